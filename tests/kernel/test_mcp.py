@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("mcp", reason="needs the MCP SDK: pip install 'otelgpu[mcp]'")
 
-from tests.rig import ROOT  # noqa: E402
-from tests.unit.mcp.served import environment, given, over_streams  # noqa: E402
+from tests.rig import ROOT
+from tests.unit.mcp.served import environment, given, over_streams
 
 pytestmark = [pytest.mark.kernel, pytest.mark.slow]
 

@@ -22,6 +22,10 @@ ALLOWED = {
         "subprocess",
     ): "our own program for unwind tables, at a fixed path, without capabilities, environment or system calls",
     (
+        "cli.mcp.profiling",
+        "subprocess",
+    ): "this program's own `profile`, for an assistant, where `mcp --allow-profile` was asked for",
+    (
         "cli.browser",
         "webbrowser",
     ): "`view` shows its page in the browser of who runs it, which no privilege is for",

@@ -89,18 +89,17 @@ def mcp(
     if not inputs and not allow_profile:
         raise click.UsageError("give files or folders to look at, or --allow-profile")
     start_log("warning", "text")
-    if any(find_spec(package) is None for package in ("mcp", "mcp_types")):
-        raise OtelgpuError(
-            "this needs the SDK of the Model Context Protocol", hint="pip install 'otelgpu[mcp]'"
-        )
-    token = _token() if address is not None else ""
-    rules = known_rules(rule_files)
     from otelgpu.cli.mcp.inputs import Inputs
     from otelgpu.cli.mcp.recordings import Recordings
     from otelgpu.cli.mcp.session import Session
     from otelgpu.cli.mcp.tools import OBSERVING, READING, Toolbox
 
-    found = Inputs(inputs)
+    found, rules = Inputs(inputs), known_rules(rule_files)
+    token = _token() if address is not None else ""
+    if any(find_spec(package) is None for package in ("mcp", "mcp_types")):
+        raise OtelgpuError(
+            "this needs the SDK of the Model Context Protocol", hint="pip install 'otelgpu[mcp]'"
+        )
     with tempfile.TemporaryDirectory(prefix="otelgpu-mcp-") as folder:
         session = Session(
             inputs=found, recordings=Recordings(found, Path(folder)), rules=rules, folder=Path(folder)
