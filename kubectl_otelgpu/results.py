@@ -24,7 +24,7 @@ ATTEMPTS: Final = 6
 """How often a transfer begins before it is given up; each goes on where the last one broke off."""
 _PAUSE_S: Final = 1.0
 _CHUNK: Final = 1 << 16
-_PACK: Final = (
+PACK: Final = (
     'cd "$1" && sha256sum -- "$2" && wc -c <"$2" && gzip -1 -n -c -- "$2" >"$2.gz" && wc -c <"$2.gz"'
 )
 _PACKED: Final = re.compile(r"\A([0-9a-f]{64}) [ *]\S+\n\s*(\d+)\n\s*(\d+)\s*\Z")
@@ -66,10 +66,18 @@ def fetch(client: Client, pod: str, namespace: str, name: str, local: Path, stop
 
 def _prepare(client: Client, pod: str, namespace: str, name: str) -> tuple[str, int, int]:
     """Compress it there: SHA-256 in hex, size, size when compressed."""
-    said = client.execute(pod, namespace, KEEPER, "/bin/sh", "-c", _PACK, "pack", FOLDER, name)
+    said = client.execute(pod, namespace, KEEPER, "/bin/sh", "-c", PACK, "pack", FOLDER, name)
+    try:
+        return parse_packed(said)
+    except ValueError:
+        raise Fault(f"the pod has no result {name}") from None
+
+
+def parse_packed(said: str) -> tuple[str, int, int]:
+    """What :data:`PACK` prints: SHA-256 in hex, size, size when compressed. Raises :class:`ValueError`."""
     found = _PACKED.match(said)
     if found is None:
-        raise Fault(f"the pod has no result {name}")
+        raise ValueError(said)
     return found[1], int(found[2]), int(found[3])
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import re
+import secrets
 import subprocess
 import sys
 import time
@@ -17,6 +20,8 @@ import yaml
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+from kubectl_otelgpu import job, results
+from kubectl_otelgpu.target import target_on
 from tests.contract.otlp_servers import Server, grpc_server
 from tests.deploy.manifests import agent_of
 from tests.kernel.observing import wait_until
@@ -54,10 +59,10 @@ def answers(url: str) -> bool:
         return False
 
 
-def start_service(pod: Pod) -> int:
+def start_service(pod: Pod, identity: str | None = None) -> int:
     """The example service, once it answers; its port."""
     port = free_port()
-    pod.start("server", "otelgpu-example-service", {}, ["--port", str(port)])
+    pod.start("server", "otelgpu-example-service", {}, ["--port", str(port)], identity=identity)
     wait_until(lambda: answers(f"http://127.0.0.1:{port}/health"), "the service to answer")
     return port
 
@@ -131,6 +136,41 @@ def test_agent_of_a_pod_observes_the_service_with_the_privileges_of_its_manifest
     launched = {span.trace_id for span in spans if span.name.startswith("cudaLaunchKernel")}
     assert len(served) == REQUESTS, agent.log("otelgpu")
     assert served <= launched
+
+
+def test_job_of_the_plug_in_profiles_a_container_and_waits_for_its_result_to_be_fetched(
+    tmp_path: Path,
+) -> None:
+    identity = secrets.token_hex(32)
+    name = job.new_name("profile")
+    result = f"{name}-0.html"
+    arguments = ["profile", "--container", identity, "-t", "all", "-d", "4", "-o", f"{job.FOLDER}/{result}"]
+    order = job.Order("profile", arguments, 4, "otelgpu", "128Mi", "1Gi", 60, "", (result,))
+    spec = job.manifest(name, "otelgpu", target_on("node-a", "otelgpu"), order)["spec"]["template"]["spec"]
+    keeper = next(each for each in spec["containers"] if each["name"] == job.KEEPER)
+    keeper["command"][-1] = "6"  # seconds that it waits, once nobody uses the result
+
+    with Pod(sidecar_pod(), FIELDS, tmp_path) as service, Pod(spec, FIELDS, tmp_path) as made:
+        port = start_service(service, identity)
+        made.start(job.KEEPER, "otelgpu", {})
+        made.start(job.OBSERVER, "otelgpu", {})
+        observer = made.containers[job.OBSERVER]
+        wait_until(
+            lambda: "profiling container" in made.log(job.OBSERVER), "the profile to begin", limit_s=30
+        )
+        send_requests(port)
+        assert observer.wait(60) == 0, made.log(job.OBSERVER)
+
+        packed = made.execute(job.KEEPER, "/bin/sh", "-c", results.PACK, "pack", job.FOLDER, result)
+        digest, size, _ = results.parse_packed(packed.stdout.decode())
+        sent = made.execute(job.KEEPER, "tail", "-c", "+1", f"{job.FOLDER}/{result}.gz").stdout
+        capabilities = made.execute(job.KEEPER, "grep", "CapEff", "/proc/self/status").stdout.split()[1]
+        ended = made.containers[job.KEEPER].wait(30)
+
+    page = gzip.decompress(sent)
+    assert (len(page), hashlib.sha256(page).hexdigest()) == (size, digest)
+    assert b"cudaLaunchKernel" in page, made.log(job.OBSERVER)
+    assert (int(capabilities, 16), ended) == (0, 0)
 
 
 def test_check_finds_all_that_is_required_in_the_sidecar(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -96,6 +97,7 @@ class Pod:
         self._stack = contextlib.ExitStack()
         self._sandbox: subprocess.Popen[bytes] | None = None
         self._pid_files: dict[str, Path] = {}
+        self._identities: dict[str, str] = {}
         self.containers: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Pod:
@@ -121,12 +123,23 @@ class Pod:
         self._stack.close()
 
     def start(
-        self, name: str, image: str, environment: Mapping[str, str], arguments: Sequence[str] | None = None
+        self,
+        name: str,
+        image: str,
+        environment: Mapping[str, str],
+        arguments: Sequence[str] | None = None,
+        *,
+        identity: str | None = None,
     ) -> None:
-        """Start a container of the specification; ``environment`` wins over its own, ``arguments`` over its args."""
+        """Start a container of the specification; ``environment`` wins over its own, ``arguments`` over its args.
+
+        ``identity``: a container's id of 64 hexadecimal digits, by which its cgroups are what a kubelet makes.
+        """
         bundle = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="otelgpu-bundle-")))
         root = self._stack.enter_context(image_root(image))
         described = self._describe(name, image, root, environment, arguments)
+        if identity is not None:
+            described["linux"]["cgroupsPath"] = f"/kubepods/burstable/pod{uuid.uuid4()}/{identity}"
         (bundle / "config.json").write_text(json.dumps(described, indent=1))
         self._pid_files[name] = bundle / "pid"
         runc = [
@@ -139,11 +152,17 @@ class Pod:
             "--pid-file",
             str(bundle / "pid"),
         ]
-        identity = f"otelgpu-{secrets.token_hex(6)}"  # of its cgroups too
+        identity = identity or f"otelgpu-{secrets.token_hex(6)}"  # of its cgroups too
+        self._identities[name] = identity
         with open(self.folder / f"{name}.log", "wb") as log:
             self.containers[name] = subprocess.Popen(
                 [*runc, identity], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
             )
+
+    def execute(self, name: str, *command: str) -> subprocess.CompletedProcess[bytes]:
+        """Run a command in a container that runs, as ``kubectl exec`` has it run."""
+        runc = ["runc", "--root", str(self._pid_files[name].parent / "state"), "exec", self._identities[name]]
+        return subprocess.run([*runc, *command], capture_output=True, check=False, timeout=60)
 
     def log(self, name: str) -> str:
         """What a container has printed."""
@@ -178,7 +197,9 @@ class Pod:
         variables = dict(pair.split("=", 1) for pair in config["Env"])
         variables |= {entry["name"]: self._value(entry) for entry in each.get("env", ())}
         variables |= environment
-        command = [*config["Entrypoint"], *(arguments or each.get("args") or config.get("Cmd") or ())]
+        command = list(each.get("command") or config["Entrypoint"])
+        if arguments or each.get("args") or not each.get("command"):
+            command += arguments or each.get("args") or config.get("Cmd") or ()
         return {
             "ociVersion": "1.0.2",
             "process": {
@@ -238,10 +259,10 @@ class Pod:
             bind = {"type": "bind", "source": volume["hostPath"]["path"]}
             return {"destination": mount["mountPath"], **bind, "options": ["rbind", *options]}
         if "emptyDir" in volume:
-            return {
-                "destination": mount["mountPath"],
-                "type": "tmpfs",
-                "source": "tmpfs",
-                "options": [*options, "mode=0777"],
-            }
+            shared = self.folder / f"volume-{mount['name']}"
+            if not shared.exists():
+                shared.mkdir()
+                shared.chmod(0o777)
+            bind = {"type": "bind", "source": str(shared)}
+            return {"destination": mount["mountPath"], **bind, "options": ["rbind", *options]}
         raise RigError(f"volume {volume['name']} is of a kind that is not known here")
