@@ -128,6 +128,16 @@ fuzz: $(PYTHON_VENV) ## Fuzz what parses foreign bytes (FUZZ_SECONDS=60 for each
 	$(call step,fuzzing)
 	@$(PYTHON_VENV) -m tests.fuzz --seconds $(or $(FUZZ_SECONDS),60) $(filter-out all,$(FUZZ_TARGETS))
 
+.PHONY: cluster
+cluster: ## Build the one-node Kubernetes of tests/cluster (Go, Debian; 35 minutes the first time)
+	$(call step,cluster)
+	@tools/cluster.sh
+
+.PHONY: test-cluster
+test-cluster: bpf ## deploy/ and kubectl otelgpu on a real node (root; after make cluster, make image)
+	$(call step,tests on a node of Kubernetes)
+	@$(call pytest,$(AS_ROOT),tests/cluster)
+
 .PHONY: backends
 backends: ## Build what tests/backends and tests/deploy try: Collector, Jaeger, … (Go; fifteen minutes, then quick)
 	$(call step,backends)

@@ -1,0 +1,179 @@
+"""The one-node Kubernetes of tools/cluster.sh, for tests: started by up.sh, ended by down.sh.
+
+Images are those of tools/image.sh, handed to the node's containerd as files: nothing is pulled. The Collector's is made
+of the program that tools/backends.sh built. No kube-proxy and no DNS run: what a manifest reaches by a Service's name
+is reached by a pod's address here (:meth:`Cluster.pod_address`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Final, Literal
+
+from tests.backends.programs import CACHE as BACKENDS
+from tests.cluster.oci import write_image
+from tests.rig.fakes import ROOT
+from tests.rig.llm_server import RigError
+from tests.rig.pods import CACHE as IMAGES
+from tests.rig.pods import missing_image
+
+CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "otelgpu", "k8s")
+HERE: Final = Path(__file__).parent
+IMAGE: Final = "docker.io/library/otelgpu:0.1.0"
+SERVICE_IMAGE: Final = "docker.io/library/llm-server:1"
+COLLECTOR_IMAGE: Final = "docker.io/otel/opentelemetry-collector-contrib:0.158.0"
+BUSYBOX: Final = "docker.io/rig/busybox:1"
+NODE: Final = "node-a"
+_WAIT_S: Final = 120.0
+
+Who = Literal["admin", "developer"]
+
+
+def missing_api_server() -> str | None:
+    """Why no API server can be started here, and what to do; None when one can be."""
+    return _missing("etcd", "kube-apiserver", "kubectl")
+
+
+def missing_cluster() -> str | None:
+    """Why no node can be started here, and what to do; None when one can be."""
+    if os.geteuid() != 0:
+        return "needs root, to run a node"
+    return _missing() or missing_image()
+
+
+def _missing(*programs: str) -> str | None:
+    asked = subprocess.run(
+        [ROOT / "tools/cluster.sh", "--ready", *programs], capture_output=True, text=True, check=False
+    )
+    return asked.stderr.strip() if asked.returncode else None
+
+
+class ApiServer:
+    """etcd and the API server: objects are taken in or refused, and nothing acts on them."""
+
+    PARTS: ClassVar[tuple[str, ...]] = ("api",)
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="otelgpu-rig-"))  # short: it has sockets
+        self.prepare()
+        up: list[str | Path] = [HERE / "up.sh", self.folder, *self.PARTS]
+        started = subprocess.run(up, capture_output=True, text=True, check=False)
+        if started.returncode:
+            logs = {log.name: log.read_text(errors="replace")[-2000:] for log in self.folder.glob("*.log")}
+            self.stop()
+            raise RigError(started.stderr + "".join(f"\n{name}: {end}" for name, end in logs.items()))
+
+    def prepare(self) -> None:
+        """What is done before it is started."""
+
+    def stop(self) -> None:
+        """End all of it, and forget it."""
+        subprocess.run([HERE / "down.sh", self.folder], check=False, timeout=240, capture_output=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def kubeconfig(self, who: Who = "admin") -> Path:
+        """A file for ``KUBECONFIG``."""
+        return self.folder / ("kubeconfig" if who == "admin" else f"kubeconfig-{who}")
+
+    def environment(self, who: Who = "admin") -> dict[str, str]:
+        """For programs that call ``kubectl``."""
+        return os.environ | {
+            "KUBECONFIG": str(self.kubeconfig(who)),
+            "PATH": f"{CACHE / 'bin'}:{os.environ['PATH']}",
+        }
+
+    def kubectl(self, *arguments: str, who: Who = "admin", given: str | None = None) -> str:
+        """Standard output. Raises :class:`RigError` with what it said instead."""
+        done = subprocess.run(
+            [CACHE / "bin/kubectl", *arguments],
+            input=given, env=self.environment(who), capture_output=True, text=True, check=False, timeout=120,
+        )  # fmt: skip
+        if done.returncode:
+            raise RigError(f"kubectl {' '.join(arguments)}: {done.stderr}")
+        return done.stdout
+
+    def items(self, kind: str, *arguments: str) -> list[dict[str, Any]]:
+        """Objects of a kind, of all namespaces unless ``-n`` is among the arguments."""
+        where = () if "-n" in arguments else ("-A",)
+        found: list[dict[str, Any]] = json.loads(self.kubectl("get", kind, *where, *arguments, "-o", "json"))[
+            "items"
+        ]
+        return found
+
+    def apply(self, *objects: Mapping[str, Any]) -> None:
+        """Make or change them."""
+        document = {"apiVersion": "v1", "kind": "List", "items": list(objects)}
+        self.kubectl("apply", "-f", "-", given=json.dumps(document))
+
+    def namespace(self, name: str, level: str = "") -> None:
+        """``level``: of the Pod Security Standards, enforced."""
+        labels = {"pod-security.kubernetes.io/enforce": level} if level else {}
+        self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
+        account = {"name": "default", "namespace": name}  # which a controller would make, a moment later
+        self.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account})
+
+    def pod(self, name: str, namespace: str) -> dict[str, Any]:
+        """As the API server describes it."""
+        found: dict[str, Any] = json.loads(self.kubectl("-n", namespace, "get", "pod", name, "-o", "json"))
+        return found
+
+
+class Cluster(ApiServer):
+    """A node too."""
+
+    PARTS = ()
+
+    def prepare(self) -> None:
+        """Save the images that it is to have."""
+        (self.folder / "img").mkdir()
+        podman = ["podman", "--root", str(IMAGES / "storage"), "--runroot", "/run/otelgpu-image"]
+        names = {"localhost/otelgpu": IMAGE, "localhost/otelgpu-example-service": SERVICE_IMAGE}
+        for built, name in names.items():
+            subprocess.run([*podman, "tag", built, name], check=True)
+        save = [*podman, "save", "-q", "--format", "docker-archive", "--multi-image-archive"]
+        subprocess.run([*save, "-o", str(self.folder / "img/built.tar"), *names.values()], check=True)
+        if (BACKENDS / "otelcol").exists():
+            root = self.folder / "rootfs/collector"
+            root.mkdir(parents=True)
+            shutil.copy(BACKENDS / "otelcol", root / "otelcol")
+            write_image(root, COLLECTOR_IMAGE, self.folder / "img/collector.tar", ["/otelcol"])
+
+    def wait_ready(self, pod: str, namespace: str) -> dict[str, Any]:
+        """The pod, once it is ready."""
+        ready = ("wait", "--for=condition=Ready", f"pod/{pod}", f"--timeout={_WAIT_S:g}s")
+        self.kubectl("-n", namespace, *ready)
+        return self.pod(pod, namespace)
+
+    def pod_address(self, pod: str, namespace: str) -> str:
+        """IP."""
+        return str(self.wait_ready(pod, namespace)["status"]["podIP"])
+
+
+def wait_until(holds: Callable[[], bool], what: str, limit_s: float = _WAIT_S) -> None:
+    """Return when it does. Raises :class:`RigError` that names ``what``."""
+    deadline = time.monotonic() + limit_s
+    while not holds():
+        if time.monotonic() > deadline:
+            raise RigError(f"waited {limit_s:g} s for {what}")
+        time.sleep(0.3)
+
+
+def simple_pod(name: str, image: str, command: Sequence[str] = (), **spec: Any) -> dict[str, Any]:
+    """A pod of one container, called ``server``."""
+    container: dict[str, Any] = {"name": "server", "image": image, "imagePullPolicy": "Never"}
+    if command:
+        container["command"] = list(command)
+    container |= spec.pop("container", {})
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": {"app": name}},
+        "spec": {"containers": [container], "terminationGracePeriodSeconds": 1, **spec},
+    }

@@ -1,0 +1,223 @@
+"""``kubectl otelgpu`` on a real node: as a user with only the documented Role, against a pod of another namespace."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.node import (
+    BUSYBOX,
+    CACHE,
+    IMAGE,
+    NODE,
+    SERVICE_IMAGE,
+    Cluster,
+    Who,
+    simple_pod,
+    wait_until,
+)
+from tests.deploy.manifests import DEPLOY, manifests
+from tests.rig.fakes import ROOT
+from tools import kubectl_plugin
+
+SERVING, JOBS, STRICT = "serving", "otelgpu", "strict"
+LOAD = (
+    "import http.client, json, time\n"
+    "while True:\n"
+    "    try:\n"
+    "        c = http.client.HTTPConnection('127.0.0.1', 8000, timeout=9)\n"
+    "        c.request('POST', '/v1/completions', json.dumps({'model': 'm', 'prompt': 'a b', 'max_tokens': 3}),\n"
+    "                  {'content-type': 'application/json'})\n"
+    "        c.getresponse().read()\n"
+    "    except OSError:\n"
+    "        time.sleep(0.3)\n"
+    "    time.sleep(0.05)\n"
+)
+
+
+class Plugin:
+    """The one file, on PATH, as ``kubectl`` finds it."""
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        self.cluster, self.folder = cluster, folder
+        program = folder / "kubectl-otelgpu"
+        program.write_bytes(kubectl_plugin.build_program())
+        program.chmod(0o755)
+
+    def start(self, *arguments: str, who: Who = "developer") -> subprocess.Popen[str]:
+        environment = self.cluster.environment(who)
+        environment["PATH"] = f"{self.folder}:{environment['PATH']}"
+        environment.pop("PYTHONPATH", None)
+        return subprocess.Popen(
+            [CACHE / "bin/kubectl", "otelgpu", *arguments],
+            cwd=self.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def run(self, *arguments: str, who: Who = "developer") -> subprocess.CompletedProcess[str]:
+        with self.start(*arguments, who=who) as process:
+            out, err = process.communicate(timeout=200)
+        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+
+def service() -> dict[str, Any]:
+    """The example server, and beside it who sends it requests."""
+    made = simple_pod("llm-server-1", SERVICE_IMAGE)
+    load = {"name": "load", "image": SERVICE_IMAGE, "imagePullPolicy": "Never"}
+    made["spec"]["containers"].append(load | {"command": ["/opt/service/bin/python", "-c", LOAD]})
+    return made
+
+
+@pytest.fixture(scope="module")
+def prepared(cluster: Cluster) -> Cluster:
+    """The service runs, the developer has the documented Roles, and no other right."""
+    cluster.namespace(SERVING)
+    cluster.namespace(STRICT, "restricted")
+    cluster.kubectl("apply", "-f", str(DEPLOY / "kubernetes/namespace.yaml"))
+    cluster.kubectl("apply", "-f", str(DEPLOY / "kubernetes/kubectl-role.yaml"))
+    bind = ("create", "rolebinding", "otelgpu-kubectl", "--user=developer")
+    for namespace in (JOBS, STRICT):
+        cluster.kubectl("-n", namespace, *bind, "--clusterrole=otelgpu-kubectl")
+    cluster.kubectl("-n", SERVING, *bind, "--clusterrole=otelgpu-kubectl-target")
+    cluster.kubectl("apply", "-n", SERVING, "-f", "-", given=json.dumps(service()))
+    cluster.wait_ready("llm-server-1", SERVING)
+    return cluster
+
+
+@pytest.fixture
+def plugin(prepared: Cluster, tmp_path: Path) -> Iterator[Plugin]:
+    """And nothing is left of what it made: Jobs, pods, processes on the node."""
+    before = left_on(prepared)
+    yield Plugin(prepared, tmp_path)
+    wait_until(lambda: left_on(prepared) == before, "nothing to be left", 60)
+
+
+def left_on(cluster: Cluster) -> set[str]:
+    """Jobs and pods, and containers that containerd has."""
+    objects = {each["metadata"]["name"] for each in [*cluster.items("jobs"), *cluster.items("pods")]}
+    listing = ["-a", str(cluster.folder / "ctd/c.sock"), "-n", "k8s.io", "containers", "ls", "-q"]
+    asked = subprocess.run([CACHE / "bin/ctr", *listing], capture_output=True, text=True, check=True)
+    return objects | set(asked.stdout.split())
+
+
+TARGET = ("llm-server-1", "-n", SERVING, "-c", "server", "--job-namespace", JOBS)
+
+
+def test_a_pod_of_another_namespace_is_profiled_by_a_user_with_the_documented_role(plugin: Plugin) -> None:
+    begun = time.monotonic()
+    done = plugin.run("profile", *TARGET, "-d", "5", "-o", "flame.html", "-o", "flame.folded")
+    took = time.monotonic() - begun
+    assert done.returncode == 0, done.stderr
+    page, folded = (plugin.folder / name for name in ("flame.html", "flame.folded"))
+    assert page.read_text().lstrip().lower().startswith("<!doctype html>")
+    assert "cudaLaunchKernel" in folded.read_text() or "engine.py" in folded.read_text(), done.stderr
+    assert "SHA-256 as in the pod" in done.stderr
+    print(f"flame graph in {took:.1f} s for 5 s of profile: {page.stat().st_size:,} bytes")
+
+
+def test_requests_of_a_service_that_never_knew_are_traced(plugin: Plugin) -> None:
+    done = plugin.run("trace", *TARGET, "-d", "5", "-o", "trace.html", "-o", "trace.jsonl")
+    assert done.returncode == 0, done.stderr
+    text = (plugin.folder / "trace.jsonl").read_text()
+    assert "/v1/completions" in text and "cudaLaunchKernel" in text, done.stderr
+    uid = plugin.cluster.pod("llm-server-1", SERVING)["metadata"]["uid"]
+    assert f'"{uid}"' in text  # k8s.pod.uid of the real pod
+    assert (plugin.folder / "trace.html").stat().st_size > 10_000
+
+
+def test_check_says_what_is_visible_of_the_pod(plugin: Plugin) -> None:
+    done = plugin.run("check", *TARGET, "--json")
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert json.loads(done.stdout)["processes"], done.stdout
+
+
+def test_ps_names_the_pod(plugin: Plugin) -> None:
+    done = plugin.run("ps", "-n", SERVING, "--job-namespace", JOBS)
+    assert done.returncode == 0, done.stderr
+    assert any("llm-server-1" in line and NODE in line for line in done.stdout.splitlines()), done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("-n", SERVING), ["developer may not create jobs in namespace serving", "kubectl-role.yaml"]),
+        (
+            ("-n", SERVING, "--job-namespace", STRICT),
+            [
+                "Pod Security refuses the pod in namespace strict",
+                "hostPID=true",
+                "kubectl label namespace strict pod-security.kubernetes.io/enforce=privileged",
+            ],
+        ),
+        (
+            ("-n", SERVING, "--job-namespace", JOBS, "--image", "nowhere.invalid/otelgpu:9"),
+            ["node node-a cannot get the image nowhere.invalid/otelgpu:9"],
+        ),
+        (
+            ("-n", SERVING, "--job-namespace", JOBS, "--memory-request", "900Gi", "--memory-limit", "900Gi"),
+            ["node node-a has no room", "Insufficient memory"],
+        ),
+        (
+            ("-n", SERVING, "--job-namespace", JOBS, "-c", "gpu"),
+            ["has no container gpu", "it has: server, load"],
+        ),
+        (("-n", JOBS), ["there is no pod llm-server-1"]),
+        (("-n", "elsewhere"), ["developer may not get pods in namespace elsewhere"]),
+    ],
+)
+def test_what_the_cluster_refuses_is_said_in_words(
+    plugin: Plugin, arguments: tuple[str, ...], words: list[str]
+) -> None:
+    done = plugin.run("profile", "llm-server-1", "-d", "5", *arguments)
+    assert done.returncode == 1
+    for each in words:
+        assert each in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_nothing(plugin: Plugin, number: signal.Signals) -> None:
+    with plugin.start("profile", *TARGET, "-d", "120", "-o", "flame.html") as process:
+        time.sleep(random.uniform(1, 8))
+        process.send_signal(number)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert plugin.cluster.items("jobs") == []
+
+
+def test_who_is_killed_leaves_it_to_the_cluster_and_that_deletes_it(plugin: Plugin) -> None:
+    for moment in range(10):
+        with plugin.start("profile", *TARGET, "-d", "3", "--ttl", "2", "-o", f"{moment}.html") as process:
+            time.sleep(random.uniform(0.3, 9))
+            process.kill()
+    wait_until(lambda: not plugin.cluster.items("jobs"), "the TTL to clean up", 200)
+
+
+def test_a_pod_that_ends_in_the_middle_is_reported_and_what_it_did_is_kept(plugin: Plugin) -> None:
+    plugin.cluster.kubectl(
+        "apply", "-n", SERVING, "-f", "-", given=json.dumps(simple_pod("brief", BUSYBOX, ["sleep", "900"]))
+    )
+    plugin.cluster.wait_ready("brief", SERVING)
+    with plugin.start(
+        "profile", "brief", *TARGET[1:3], "--job-namespace", JOBS, "-d", "8", "-o", "a.html"
+    ) as process:
+        wait_until(lambda: bool(plugin.cluster.items("jobs")), "the Job")
+        time.sleep(5)
+        plugin.cluster.kubectl("delete", "pod", "-n", SERVING, "brief", "--wait=false")
+        _, said = process.communicate(timeout=90)
+    assert process.returncode == 0, said
+    assert "pod brief was deleted in the middle" in said
+
+
+def test_documented_role_is_what_the_commands_of_the_manual_bind() -> None:
+    names = [name for _, name in manifests("kubectl-role")]
+    page = (ROOT / "docs/how-to/kubectl.md").read_text()
+    assert all(f"--clusterrole={name} " in page for name in names)
+    assert IMAGE.endswith("otelgpu:0.1.0")
