@@ -33,6 +33,19 @@ BUSYBOX: Final = "docker.io/rig/busybox:1"
 NODE: Final = "node-a"
 _WAIT_S: Final = 120.0
 
+_LOAD: Final = (
+    "import http.client, json, time\n"
+    "while True:\n"
+    "    try:\n"
+    "        c = http.client.HTTPConnection('127.0.0.1', 8000, timeout=9)\n"
+    "        c.request('POST', '/v1/completions', json.dumps({'model': 'm', 'prompt': 'a b', 'max_tokens': 3}),\n"
+    "                  {'content-type': 'application/json'})\n"
+    "        c.getresponse().read()\n"
+    "    except OSError:\n"
+    "        time.sleep(0.3)\n"
+    "    time.sleep(0.05)\n"
+)
+
 Who = Literal["admin", "developer"]
 
 
@@ -177,3 +190,11 @@ def simple_pod(name: str, image: str, command: Sequence[str] = (), **spec: Any) 
         "metadata": {"name": name, "labels": {"app": name}},
         "spec": {"containers": [container], "terminationGracePeriodSeconds": 1, **spec},
     }
+
+
+def service_pod(name: str) -> dict[str, Any]:
+    """The example server, and beside it, in the container ``load``, who sends it requests without end."""
+    made = simple_pod(name, SERVICE_IMAGE)
+    load = {"name": "load", "image": SERVICE_IMAGE, "imagePullPolicy": "Never"}
+    made["spec"]["containers"].append(load | {"command": ["/opt/service/bin/python", "-c", _LOAD]})
+    return made

@@ -9,7 +9,6 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,9 +17,9 @@ from tests.cluster.node import (
     CACHE,
     IMAGE,
     NODE,
-    SERVICE_IMAGE,
     Cluster,
     Who,
+    service_pod,
     simple_pod,
     wait_until,
 )
@@ -29,18 +28,6 @@ from tests.rig.fakes import ROOT
 from tools import kubectl_plugin
 
 SERVING, JOBS, STRICT = "serving", "otelgpu", "strict"
-LOAD = (
-    "import http.client, json, time\n"
-    "while True:\n"
-    "    try:\n"
-    "        c = http.client.HTTPConnection('127.0.0.1', 8000, timeout=9)\n"
-    "        c.request('POST', '/v1/completions', json.dumps({'model': 'm', 'prompt': 'a b', 'max_tokens': 3}),\n"
-    "                  {'content-type': 'application/json'})\n"
-    "        c.getresponse().read()\n"
-    "    except OSError:\n"
-    "        time.sleep(0.3)\n"
-    "    time.sleep(0.05)\n"
-)
 
 
 class Plugin:
@@ -67,14 +54,6 @@ class Plugin:
         return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
 
-def service() -> dict[str, Any]:
-    """The example server, and beside it who sends it requests."""
-    made = simple_pod("llm-server-1", SERVICE_IMAGE)
-    load = {"name": "load", "image": SERVICE_IMAGE, "imagePullPolicy": "Never"}
-    made["spec"]["containers"].append(load | {"command": ["/opt/service/bin/python", "-c", LOAD]})
-    return made
-
-
 @pytest.fixture(scope="module")
 def prepared(cluster: Cluster) -> Cluster:
     """The service runs, the developer has the documented Roles, and no other right."""
@@ -86,7 +65,7 @@ def prepared(cluster: Cluster) -> Cluster:
     for namespace in (JOBS, STRICT):
         cluster.kubectl("-n", namespace, *bind, "--clusterrole=otelgpu-kubectl")
     cluster.kubectl("-n", SERVING, *bind, "--clusterrole=otelgpu-kubectl-target")
-    cluster.kubectl("apply", "-n", SERVING, "-f", "-", given=json.dumps(service()))
+    cluster.kubectl("apply", "-n", SERVING, "-f", "-", given=json.dumps(service_pod("llm-server-1")))
     cluster.wait_ready("llm-server-1", SERVING)
     return cluster
 
