@@ -56,6 +56,14 @@ DESCRIPTIONS: Final = Descriptions(
             "Which piece of hardware: the GPU's or MIG device's UUID as DCGM writes it; of an RDMA port `mlx5_0/1`.",
             "GPU-5fd4f087-86f3-4b5c-ab5c-cf9e1a2b3c4d",
         ),
+        "otelgpu.hw.pci_path": Described(
+            "The PCI bridges above a device and its address, from the host bridge: those of two devices say how far "
+            "they are apart.",
+            "pci0000:17/0000:17:01.0/0000:1a:00.0",
+        ),
+        "otelgpu.hw.numa_node": Described(
+            "The NUMA node that a device is on, where the kernel says it.", "0"
+        ),
         "hw.name": Described(
             "`gpu` and the driver's index, not of MIG devices; of an RDMA port its device.", "gpu0"
         ),

@@ -20,9 +20,24 @@ DIRECTION: Final = "network.io.direction"
 RECEIVE: Final = "receive"
 TRANSMIT: Final = "transmit"
 
+PCI_PATH: Final = "otelgpu.hw.pci_path"
+"""From the host bridge down to the device, as sysfs has it: two devices' paths say how far they are apart."""
+NUMA_NODE: Final = "otelgpu.hw.numa_node"
+
+LOCATION: Final = Metric(
+    name="otelgpu.hw.location",
+    unit="1",
+    instrument=Instrument.UP_DOWN_COUNTER,
+    description="1 for where a component is: its PCI path and its NUMA node.",
+)
 ERRORS: Final = Metric(
     name="hw.errors",
     unit="{error}",
     instrument=Instrument.COUNTER,
     description="Number of errors encountered by the component.",
 )
+
+
+def location_labels(pci_path: str, numa_node: int) -> dict[str, str | int]:
+    """The attributes of :data:`LOCATION`; what is not known is left out."""
+    return {PCI_PATH: pci_path} | ({NUMA_NODE: numa_node} if numa_node >= 0 else {})

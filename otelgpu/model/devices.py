@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 NO_INDEX: Final = -1
 """Of a MIG device, which has neither an index on the host nor a device file."""
@@ -65,6 +65,8 @@ class DeviceSeen(Struct, frozen=True, kw_only=True):
 
     ``uuid`` is the driver's and DCGM's form (``GPU-…``, ``MIG-…``). ``index`` and ``minor`` (of
     ``/dev/nvidia<minor>``) are NO_INDEX where there is none. ``parent``: of a MIG device, its GPU's uuid.
+    ``pci_path``: the bridges above it, as :mod:`otelgpu.kernel.pci_devices` has them; ``numa_node`` −1: not known.
+    ``nvlinks``: what is at the other end of NVLinks, a GPU's uuid, a PCI address or ``switch`` → how many are active.
     Texts that are not known are empty.
     """
 
@@ -79,6 +81,9 @@ class DeviceSeen(Struct, frozen=True, kw_only=True):
     driver_version: str = ""
     firmware_version: str = ""
     serial_number: str = ""
+    pci_path: str = ""
+    numa_node: int = -1
+    nvlinks: Mapping[str, int] = field(default_factory=dict)
 
 
 class ProcessReading(Struct, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ class PortSeen(Struct, frozen=True, kw_only=True):
 
     ``gids``: index → GID as text (``fe80::…``), those that are set. ``state`` and ``link_layer`` as sysfs writes them
     (``ACTIVE``, ``Ethernet``). ``rate_bits_per_s`` is 0 where it is not known. ``interface``: network interface.
+    ``pci_path``: the bridges above it, as :mod:`otelgpu.kernel.pci_devices` has them; ``numa_node`` −1: not known.
     """
 
     time_ns: int
@@ -30,6 +31,8 @@ class PortSeen(Struct, frozen=True, kw_only=True):
     pci_bus_id: str = ""
     gids: Mapping[int, str] | None = None
     lid: int = 0  # local identifier: of InfiniBand alone
+    pci_path: str = ""
+    numa_node: int = -1
 
 
 class PortReadings(Struct, frozen=True, kw_only=True):

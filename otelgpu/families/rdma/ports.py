@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from otelgpu.engine.hardware_names import ERRORS, FIRMWARE, ID, NAME, PARENT, TYPE
+from otelgpu.engine.hardware_names import ERRORS, FIRMWARE, ID, LOCATION, NAME, PARENT, TYPE, location_labels
 from otelgpu.engine.hardware_names import SCOPE as DEVICE_SCOPE
 from otelgpu.engine.metric import Instrument, Metric
 from otelgpu.engine.metrics import Metrics
@@ -115,6 +115,8 @@ class PortMetrics:
         self._set(key, UP, labels, int(seen.state == ACTIVE))
         if seen.rate_bits_per_s:
             self._set(key, BANDWIDTH, labels, seen.rate_bits_per_s // 8)
+        if seen.pci_path:
+            self._set(key, LOCATION, labels | location_labels(seen.pci_path, seen.numa_node), 1)
 
     def _read(self, readings: PortReadings) -> None:
         key = readings.device, readings.port

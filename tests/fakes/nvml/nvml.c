@@ -176,6 +176,34 @@ API nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *info)
 	return text(device, "pci", info->busId, sizeof(info->busId));
 }
 
+/* Of NVLink n: "nvlink.n" is whether it is active, "nvlink.n.type" what it leads to, "nvlink.n.pci" where that is. */
+static const char *of_link(unsigned int link, const char *what)
+{
+	static char key[32];
+
+	snprintf(key, sizeof(key), "nvlink.%u%s", link, what);
+	return key;
+}
+
+API nvmlDeviceGetNvLinkState(nvmlDevice_t device, unsigned int link, unsigned int *active)
+{
+	ENTER(device);
+	return small(device, of_link(link, ""), active);
+}
+
+API nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t device, unsigned int link, unsigned int *type)
+{
+	ENTER(device);
+	return small(device, of_link(link, ".type"), type);
+}
+
+API nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, unsigned int link, nvmlPciInfo_t *info)
+{
+	ENTER(device);
+	memset(info, 0, sizeof(*info));
+	return text(device, of_link(link, ".pci"), info->busId, sizeof(info->busId));
+}
+
 API nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *rates)
 {
 	nvmlReturn_t answer;

@@ -29,6 +29,10 @@ DESCRIPTIONS: Final = Descriptions(
         "hw.sensor_location": Described("`gpu` or `memory`.", "gpu"),
         "otelgpu.gpu.link": Described("`pcie` or `nvlink` (all links together).", "nvlink"),
         "otelgpu.gpu.clock": Described("`graphics`, `sm`, `memory` or `video`.", "sm"),
+        "otelgpu.gpu.peer": Described(
+            "What is at the other end of NVLinks: a GPU's uuid, a PCI address, `switch` or `unknown`.",
+            "switch",
+        ),
         "otelgpu.gpu.throttle.reason": Described(
             "What holds the clocks down: a reason of NVML's.", "sw_thermal_slowdown"
         ),

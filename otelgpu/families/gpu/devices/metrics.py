@@ -22,12 +22,14 @@ from otelgpu.engine.hardware_names import (
     ERRORS,
     FIRMWARE,
     ID,
+    LOCATION,
     NAME,
     PARENT,
     RECEIVE,
     SCOPE,
     TRANSMIT,
     TYPE,
+    location_labels,
 )
 from otelgpu.engine.metric import Instrument, Metric
 from otelgpu.engine.metrics import Metrics
@@ -70,6 +72,8 @@ SENSOR: Final = "hw.sensor_location"
 LINK: Final = "otelgpu.gpu.link"
 CLOCK: Final = "otelgpu.gpu.clock"
 REASON: Final = "otelgpu.gpu.throttle.reason"
+PEER: Final = "otelgpu.gpu.peer"
+"""What is at the other end of NVLinks: a GPU's uuid or PCI address, or ``switch``."""
 
 _GAUGE: Final = Instrument.GAUGE
 _LEVEL: Final = Instrument.UP_DOWN_COUNTER
@@ -132,6 +136,9 @@ PROCESS_DEVICE: Final = _metric(
     "1",
     _LEVEL,
     "1 for each GPU that the process can call by an ordinal: what joins cuda.device.index to hw.id.",
+)
+NVLINKS: Final = _metric(
+    "otelgpu.gpu.nvlink.links", "{link}", _LEVEL, "Active NVLinks of a GPU, by what is at their other end."
 )
 
 Labels = Mapping[str, str | int]
@@ -217,7 +224,7 @@ _MOST: Final = 1 << 50  # a petabyte, or two weeks in nanoseconds, since the las
 
 METRICS: Final = (
     *dict.fromkeys(row.metric for row in ROWS.values()),
-    *(MEMORY_SHARE, STATUS, THROTTLE, PROCESS_MEMORY, PROCESS_UTILIZATION, PROCESS_DEVICE),
+    *(MEMORY_SHARE, STATUS, THROTTLE, PROCESS_MEMORY, PROCESS_UTILIZATION, PROCESS_DEVICE, NVLINKS, LOCATION),
 )
 """All of them, for the documentation."""
 
@@ -302,6 +309,11 @@ class DeviceMetrics:
                 yield self._series(THROTTLE, identity | {REASON: name}), int(bool(reasons & bit))
         if values:
             yield from self._status(device, "degraded" if (reasons or 0) & _DEGRADING else "ok")
+        if device.pci_path:
+            labels = identity | location_labels(device.pci_path, device.numa_node)
+            yield self._series(LOCATION, labels), 1
+        for peer, links in device.nvlinks.items():
+            yield self._series(NVLINKS, identity | {PEER: peer}), links
 
     def _status(self, device: DeviceSeen, state: str) -> Iterator[tuple[_Series, float]]:
         for name in _STATES:

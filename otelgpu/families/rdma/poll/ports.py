@@ -20,6 +20,7 @@ from typing import Final
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from otelgpu.kernel.pci_devices import location_at
 from otelgpu.model.fabric import FabricInput, PortGone, PortReadings, PortSeen
 
 ROOT: Final = Path("/sys/class/infiniband")
@@ -147,7 +148,7 @@ class PortWatch:
     def _describe(self, device: str, number: int) -> PortSeen:
         """What does not change while a device is there."""
         hardware = self._root / device / "device"
-        address = os.path.basename(os.path.realpath(hardware))
+        address, where = os.path.basename(os.path.realpath(hardware)), location_at(hardware)
         return PortSeen(
             time_ns=0,
             device=device,
@@ -156,6 +157,8 @@ class PortWatch:
             link_layer="",
             driver=_target_name(hardware / "driver"),
             pci_bus_id=address if _PCI.fullmatch(address) else "",
+            pci_path=where.path,
+            numa_node=where.numa_node,
         )
 
     def _count(self, port: _Port, folder: Path) -> dict[str, int]:

@@ -9,13 +9,15 @@ could not be read is absent and counted. Every call may block for as long as the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from otelgpu.errors import OtelgpuError
 from otelgpu.families.gpu.devices.poll.questions import (
@@ -31,12 +33,20 @@ from otelgpu.families.gpu.devices.poll.questions import (
     Call,
     Handle,
 )
+from otelgpu.kernel.pci_devices import location_of, sysfs_address
 from otelgpu.kernel.shared_library import can_be_loaded
 from otelgpu.model.devices import NO_INDEX, DeviceReadings, DeviceSeen, EnergyRead, ProcessReading, Quantity
 from otelgpu.model.losses import Reasons
 
 DEVICES: Final = 64
 """GPUs, and MIG devices of one GPU, that are looked at; more are counted."""
+
+NVLINKS: Final = 36
+"""NVLinks of one GPU that are asked after; the most that one has in 2026 are 18."""
+
+SWITCH: Final = "switch"
+"""The peer of NVLinks that lead to an NVSwitch."""
+UNKNOWN_PEER: Final = "unknown"
 
 PROCESSES: Final = 4096
 """Processes on one GPU that are reported; more are counted."""
@@ -73,6 +83,7 @@ REASONS: Final = Reasons(
 )
 """What one count of (``devices``, reason) means."""
 
+_REMOTE_SWITCH: Final = 2  # NVML_NVLINK_DEVICE_TYPE_SWITCH
 _LIBRARY: Final = "libnvidia-ml.so.1"
 _LARGEST: Final = 1 << 62  # the driver writes 2^64 - 1, and 2^63 - 1, for "not available"
 _NO_INSTANCE: Final = 0xFFFFFFFF  # nvmlProcessInfo_t: not on a MIG device
@@ -110,8 +121,11 @@ class _Device(Struct):
 class Nvml:
     """Open from construction, which raises :class:`UnavailableError`, to :meth:`close`. For one thread."""
 
-    def __init__(self, counters: Counter[str], *, own_pid_namespace: bool) -> None:
+    def __init__(
+        self, counters: Counter[str], *, own_pid_namespace: bool, pci: Path = Path("/sys/bus/pci/devices")
+    ) -> None:
         """``own_pid_namespace``: the driver's process ids mean nothing here, so that none are reported."""
+        self._pci = pci
         self._counters = counters
         self._reports_processes = not own_pid_namespace
         self._nvml = _binding()
@@ -155,6 +169,7 @@ class Nvml:
             self._devices[gpu.seen.uuid] = gpu
             if gpu.seen.mig:
                 self._list_mig(gpu)
+        self._place_all()
         for uuid, device in self._devices.items():
             if uuid in before:
                 device.utilization_since = before[uuid].utilization_since
@@ -175,6 +190,35 @@ class Nvml:
             serial_number=self._or("", nvml.nvmlDeviceGetSerial, handle),
         )
         return _Device(handle, seen)
+
+    def _place_all(self) -> None:
+        """Where each GPU is on its PCIe bus, and what its NVLinks lead to."""
+        uuids = {
+            address: uuid
+            for uuid, device in self._devices.items()
+            if (address := sysfs_address(device.seen.pci_bus_id))
+        }
+        for address, uuid in uuids.items():
+            device, where = self._devices[uuid], location_of(address, self._pci)
+            links = self._nvlinks(device.handle, uuids)
+            device.seen = replace(device.seen, pci_path=where.path, numa_node=where.numa_node, nvlinks=links)
+
+    def _nvlinks(self, handle: Handle, uuids: Mapping[str, str]) -> dict[str, int]:
+        """Peer → active links. ``uuids``: GPUs by their PCI addresses. A link that cannot be asked ends the list."""
+        nvml, found = self._nvml, Counter[str]()
+        try:
+            for link in range(NVLINKS):
+                if nvml.nvmlDeviceGetNvLinkState(handle, link) != nvml.NVML_FEATURE_ENABLED:
+                    continue
+                if nvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link) == _REMOTE_SWITCH:
+                    found[SWITCH] += 1
+                else:
+                    address = sysfs_address(nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId)
+                    found[uuids.get(address, address) or UNKNOWN_PEER] += 1
+        except (nvml.NVMLError, UnicodeDecodeError) as error:
+            if self._is_lost(error):
+                return {}  # which its next reading finds
+        return dict(found)
 
     def _list_mig(self, gpu: _Device) -> None:
         nvml = self._nvml
