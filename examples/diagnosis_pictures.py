@@ -1,8 +1,8 @@
-"""Pictures of the page that ``otelgpu diagnose ranks -o`` makes, for the documentation.
+"""Pictures of the pages that ``otelgpu diagnose ranks -o`` and ``topology -o`` make, for the documentation.
 
 ``python -m examples.diagnosis_pictures [--folder docs/images]``, as root, with Chromium. Of one the job is real: the
 example's ranks, of which one begins to load slowly, under ``otelgpu run``; what it shows was measured then. Of the
-other it is simulated: 256 ranks, of which those of one host are slow.
+other it is simulated: 256 ranks, of which those of one host are slow. The clusters of topologies are simulated too.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ import argparse
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from tests.rig.browser_session import BrowserSession, browser_session
+from tests.rig.cluster import Cluster
 from tests.rig.jobs.shape import Shape
 from tests.rig.jobs.simulation import simulate
 from tests.rig.jobs.table import write
@@ -37,17 +39,25 @@ _TRAINING: Final = (
 _FOUND: Final = 3
 _MANY: Final = Shape(steps=400, replicas=64, tensor=4, ranks_per_host=8)
 _SEED: Final = 3
+_CLUSTERS: Final = (1, 16, 1000)
+_NODES_PER_JOB: Final = 250
+_FAULTS: Final = {(0, 3): "xid", (5, 1): "absent", (7, 7): "port", (409, 4): "broken"}
+"""Of (node, GPU), as far as a cluster has them."""
 
 
 def main() -> None:
-    """Make both."""
+    """Make all."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, default=Path("docs/images"))
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch, browser_session() as browser:
         browser.resize(*_SIZE)
         for name, made in (("ranks", trained(Path(scratch))), ("many-ranks", simulated(Path(scratch)))):
-            show(browser, made, options.folder / f"diagnose-{name}.png")
+            show(browser, ("diagnose", "ranks"), made, options.folder / f"diagnose-{name}.png")
+        for nodes in _CLUSTERS:
+            given = Path(scratch) / f"cluster-{nodes}.jsonl"
+            Cluster(nodes=nodes, faults=_FAULTS, nodes_per_job=_NODES_PER_JOB).write(given)
+            show(browser, ("topology",), given, options.folder / f"topology-{nodes}.png")
 
 
 def trained(folder: Path) -> Path:
@@ -67,11 +77,11 @@ def simulated(folder: Path) -> Path:
     return path
 
 
-def show(browser: BrowserSession, given: Path, picture: Path) -> None:
-    """The page of what is diagnosed in it."""
+def show(browser: BrowserSession, command: Sequence[str], given: Path, picture: Path) -> None:
+    """The page of what a command finds in it."""
     page = given.with_suffix(".html")
     done = subprocess.run(
-        [_OTELGPU, "diagnose", "ranks", given, "-o", page], capture_output=True, text=True, timeout=300
+        [_OTELGPU, *command, given, "-o", page], capture_output=True, text=True, timeout=300
     )
     if done.returncode != _FOUND:
         raise SystemExit(f"{given.name}: exit code {done.returncode}: {done.stdout}{done.stderr}")

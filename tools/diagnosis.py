@@ -1,4 +1,4 @@
-"""What the manual says of ``otelgpu diagnose`` and its code knows: classes, causes, bounds, known problems."""
+"""What the manual says of ``otelgpu diagnose`` and ``topology``, and their code knows: classes, causes, bounds."""
 
 from __future__ import annotations
 
@@ -37,6 +37,8 @@ from otelgpu.diagnose.stall import compiling, critical, diagnosis, gaps, holders
 from otelgpu.diagnose.stall.causes import CAUSES
 from otelgpu.diagnose.stall.verdicts import CLASSES as STALL_CLASSES
 from otelgpu.diagnose.stall.verdicts import StallReport, StallVerdict
+from otelgpu.topology.affinity import WORDS
+from otelgpu.topology.graph import KINDS
 from tools.markdown import code, table
 
 RULES = (workers, peers, communication, stages, batches, slowdowns, hangs, missing, replay, facts)
@@ -126,6 +128,16 @@ def stall_gallery() -> str:
         f"{healthy['nothing']} of {healthy.total()} healthy programs.\n\n"
         + table(("Label", "Programs", "Named first"), rows)
     )
+
+
+def topology_marks() -> str:
+    """The table of kinds of marks of ``otelgpu topology``, worst first."""
+    return table(("Kind", "Meaning"), ((code(name), text) for name, text in KINDS.items()))
+
+
+def topology_paths() -> str:
+    """The table of paths between two devices, nearest first."""
+    return table(("Path", "Meaning"), ((code(name), text) for name, text in WORDS.items()))
 
 
 def bounds(rules: Sequence[ModuleType] = RULES) -> str:

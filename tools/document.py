@@ -446,6 +446,8 @@ REGIONS: Final[Mapping[str, Callable[[], str]]] = {
     "stall causes": diagnosis.stall_causes,
     "stall bounds": diagnosis.stall_bounds,
     "stall gallery": diagnosis.stall_gallery,
+    "topology marks": diagnosis.topology_marks,
+    "topology paths": diagnosis.topology_paths,
     "volume": volume,
     **family_regions(),
     **{f"options {name}": partial(options_of, name) for name in leaves()},

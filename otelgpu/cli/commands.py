@@ -31,6 +31,7 @@ class _Lazy(click.Group):
         "ps": "ps",
         "check": "check",
         "diagnose": "diagnose",
+        "topology": "topology",
         "analyze": "analyze",
         "view": "view",
         "mcp": "mcp.command",

@@ -44,7 +44,7 @@ def follow(
     following, problem, found = Following(), "", False
     rejected: set[str] = set()
     ends_s = math.inf if duration_s is None else time.monotonic() + duration_s
-    with _until_interrupted() as stopped:
+    with until_interrupted() as stopped:
         while True:
             next_s = time.monotonic() + every_s
             try:
@@ -68,8 +68,8 @@ def follow(
 
 
 @contextmanager
-def _until_interrupted() -> Iterator[Event]:
-    """Set by Ctrl-C, so that a look is not broken off; by a second one it is."""
+def until_interrupted() -> Iterator[Event]:
+    """An event that Ctrl-C sets, so that a look is not broken off; a second one breaks it off."""
     stopped = Event()
 
     def stop(number: int, frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""The files of pages, as they are installed: of flame graphs and heat maps, and of diagnoses."""
+"""The files of pages, as they are installed: of flame graphs and heat maps, of diagnoses and of the topology."""
 
 from __future__ import annotations
 
@@ -31,6 +31,11 @@ def stall_page_files() -> Parts:
 def memory_page_files() -> Parts:
     """The text of ``otelgpu/diagnose/memory/page``."""
     return _diagnosis("otelgpu.diagnose.memory", "held.js")
+
+
+def topology_page_files() -> Parts:
+    """The text of ``otelgpu/topology/page``."""
+    return _diagnosis("otelgpu.topology", "topology.js")
 
 
 def _diagnosis(package: str, script: str) -> Parts:

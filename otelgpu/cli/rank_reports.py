@@ -61,6 +61,32 @@ def looks(inputs: Sequence[str], job: str | None) -> Iterator[Callable[[float], 
         yield look_again
 
 
+def reports_of_jobs(
+    inputs: Sequence[str],
+    job: str | None,
+    begin: float | None,
+    end: float | None,
+    see: Callable[[Tables], None],
+    most: int,
+) -> Iterator[tuple[str, RanksReport]]:
+    """Each job's name and verdicts; ``see`` is given the tables of all. Where there are no operations: nothing.
+
+    Raises :class:`OtelgpuError` where there is nothing to be read, and for more than ``most`` jobs.
+    """
+    with open_tables(inputs, job=job, begin_s=begin, end_s=end) as tables:
+        see(tables)
+        query = named(tables.run, _QUERIES)
+        jobs = [name for each in query("jobs")["job"] if (name := str(each))]
+        if len(jobs) <= 1:
+            if len(query("jobs")["job"]):
+                yield (jobs or [""])[0], report_of(tables, query)[1]
+            return
+    if len(jobs) > most:
+        raise OtelgpuError(f"the input has {len(jobs)} jobs", hint="choose one with --job")
+    for name in jobs:
+        yield name, look(inputs, name, begin, end)[1]
+
+
 def report_of(tables: Tables, query: Query, rules: Sequence[Rule] = ()) -> tuple[Facts, RanksReport]:
     """Facts and verdicts of tables that are open."""
     facts = gather(query)

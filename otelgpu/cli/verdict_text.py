@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-from rich.console import Console
-from rich.table import Table
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 from otelgpu.model.text import printable
@@ -29,9 +28,9 @@ class Lines:
         """A line."""
         self._console.print(Text(printable(text), style=style), soft_wrap=not sys.stdout.isatty())
 
-    def show(self, table: Table) -> None:
-        """A table."""
-        self._console.print(table)
+    def show(self, shown: RenderableType) -> None:
+        """A table or a tree."""
+        self._console.print(shown)
 
 
 def counted(number: int, noun: str, several: str = "") -> str:

@@ -8,6 +8,9 @@ from msgspec import Struct
 
 AttributeValue = str | bool | int | float | tuple[str, ...]
 
+HOSTS: Final = ("host.name", "k8s.node.name", "host.id")
+"""Resource attributes of which the first that is there names the host."""
+
 GO: Final = "go"
 """``process.runtime.name`` of what the Go toolchain built: its runtime moves work from thread to thread."""
 

@@ -29,7 +29,7 @@ ROWS = (
     ("sources",),
     ("render",),
     ("store",),
-    ("check", "config", "diagnose"),
+    ("check", "config", "diagnose", "topology"),
     ("session", "child", "memory_limit", "rest"),
     ("self_telemetry",),
     ("agent",),
@@ -42,7 +42,7 @@ ROW = {package: row for row, packages in enumerate(ROWS) for package in packages
 # of a package that has them. Of a family its modules ``discover`` and ``poll`` are not.
 PURE = {
     *("model", "errors", "typing", "elf", "symbols", "spanwriter", "engine", "families"),
-    *("diagnose", "otlp_json", "protobuf", "view", "render"),
+    *("diagnose", "otlp_json", "protobuf", "topology", "view", "render"),
 }
 PEERS_WITH_IO = {"kernel", "processes", "bridge", "export", "sources", "store", "check"}
 

@@ -20,15 +20,13 @@ from otelgpu.families.steps import names as step_names
 from otelgpu.families.steps.training import names as training
 from otelgpu.families.user_probes import signals as probes
 from otelgpu.model.job import JOB_ID, JOB_RANK, JOB_SIZE
-from otelgpu.model.resource import Resource
+from otelgpu.model.resource import HOSTS, Resource
 from otelgpu.model.spans import SpanColumns, Text
 
 Columns = dict[str, npt.NDArray[Any]]
 Flags = npt.NDArray[np.bool_]
 
 SCOPES: Final = frozenset({training.SCOPE, nccl.SCOPE, hardware_errors.SCOPE, probes.SCOPE})
-HOSTS: Final = ("host.name", "k8s.node.name", "host.id")
-"""Resource attributes of which the first that is there names the host."""
 PEER: Final = "nccl.peer"
 XID: Final = "xid"
 """Evidence. Its value is the number of the Xid or SXid."""

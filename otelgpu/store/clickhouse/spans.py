@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from typing import Final
 
 from otelgpu.engine.names import HOST_TIME
-from otelgpu.export.parquet.rows import HOSTS, PEER, SCOPES
+from otelgpu.export.parquet.rows import PEER, SCOPES
 from otelgpu.families.nccl import collective_names as nccl
 from otelgpu.families.rdma import hardware_errors
 from otelgpu.families.steps import names as step_names
 from otelgpu.families.steps.training import names as training
 from otelgpu.families.user_probes import signals as probes
 from otelgpu.model.job import JOB_ID, JOB_RANK, JOB_SIZE
+from otelgpu.model.resource import HOSTS
 from otelgpu.store.calls import IS_PAIR, UNKNOWN, numbered
 from otelgpu.store.tables import SEQUENCE_UNKNOWN
 

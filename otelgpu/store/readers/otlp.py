@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Final
 
 from otelgpu.engine.names import HOST_TIME
-from otelgpu.export.parquet.rows import HOSTS, PEER
+from otelgpu.export.parquet.rows import PEER
 from otelgpu.families.nccl import collective_names as nccl
 from otelgpu.families.rdma import hardware_errors
 from otelgpu.families.steps import names as step_names
 from otelgpu.families.steps.training import names as training
 from otelgpu.families.user_probes import signals as probes
 from otelgpu.model.job import JOB_ID, JOB_RANK, JOB_SIZE
-from otelgpu.model.resource import AttributeValue
+from otelgpu.model.resource import HOSTS, AttributeValue
 from otelgpu.otlp_json.messages import Resource, ResourceMetrics, ResourceSpans, Span
 from otelgpu.otlp_json.reader import (
     METRICS,

@@ -1,0 +1,231 @@
+"""``otelgpu topology``: the graph of what was collected, or of this host, and what is slow, faulty or missing."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import click
+import msgspec
+from click.core import ParameterSource
+from rich.text import Text
+from rich.tree import Tree
+
+from otelgpu.cli.batch import BatchRun, batch_command
+from otelgpu.cli.diagnose_follow import until_interrupted
+from otelgpu.cli.headings import HeadedCommand
+from otelgpu.cli.page_files import topology_page_files
+from otelgpu.cli.parameters import Duration, UnixTime, duration_option, force_option, refuse_overwriting
+from otelgpu.cli.profile_outputs import Output
+from otelgpu.cli.topology_inputs import Range, own_host, read
+from otelgpu.cli.verdict_text import FOUND, Lines, counted
+from otelgpu.errors import OtelgpuError
+from otelgpu.model.text import printable
+from otelgpu.topology.graph import FAULTY, MISSING, NOTICE, SLOW, Mark, Topology
+from otelgpu.topology.topology_page import topology_page
+from otelgpu.topology.tree import lines
+
+_STYLES: Final = {FAULTY: "bold red", MISSING: "bold magenta", SLOW: "yellow", NOTICE: "cyan", "": ""}
+_SIGNS: Final = {FAULTY: "✗ ", MISSING: "? ", SLOW: "▲ ", NOTICE: "· ", "": ""}
+
+
+@click.command(cls=HeadedCommand)
+@click.argument("inputs", metavar="[INPUT…]", nargs=-1)
+@click.option("--job", help="Of tables, only this job's operations; verdicts on this job.")
+@click.option(
+    "--from", "begin", metavar="T", type=UnixTime(), help="Only what was at T or later: 2026-05-01T12:30Z."
+)
+@click.option("--to", "end", metavar="T", type=UnixTime(), help="Only what was before T.")
+@click.option(
+    "--rack", metavar="ATTRIBUTE", default="", help="The resource attribute that names a node's rack."
+)
+@click.option("--node", "expand", metavar="NAME", multiple=True, help="Show this node whole. Repeatable.")
+@click.option("--all", "everything", is_flag=True, help="Show all nodes whole.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE.html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="One page: a map of all nodes, and each node's devices and connections.",
+)
+@force_option
+@click.option(
+    "--follow", is_flag=True, help="Look again and again, and say what began or ended, until Ctrl-C."
+)
+@click.option(
+    "--every",
+    type=Duration(1.0),
+    metavar="TIME",
+    default="10s",
+    show_default=True,
+    help="Between looks.",
+)
+@duration_option
+@batch_command("topology")
+def topology(
+    run: BatchRun,
+    /,
+    inputs: tuple[str, ...],
+    *,
+    job: str | None,
+    begin: float | None,
+    end: float | None,
+    rack: str,
+    expand: tuple[str, ...],
+    everything: bool,
+    as_json: bool,
+    output: Path | None,
+    force: bool,
+    follow: bool,
+    every: float,
+    duration: float | None,
+) -> None:
+    """Nodes, GPUs, NICs, queue pairs, communicators and services, and what is wrong with which. Needs no root.
+
+    INPUT: files, folders and globs of OTLP/JSON lines of any number of hosts, or tables as diagnose ranks takes them.
+    Without one it shows this host, by sysfs and NVML.
+
+    Marked is what is faulty (Xids, errors of ports, failed queue pairs), missing (GPUs, ranks) and slow (verdicts of
+    diagnose ranks), each with the signal that says so.
+
+    Exit code: 0 nothing is marked but notices, 3 something is.
+
+    \b
+    Examples:
+      otelgpu topology
+      otelgpu topology 'collected/*.jsonl' -o cluster.html
+      otelgpu topology collected/ --from 2026-05-01T12:00Z --to 2026-05-01T13:00Z --json
+      otelgpu topology collected/ --node gpu-017
+      otelgpu topology collected/ --follow
+    """
+    _check_combination(inputs, follow=follow)
+    span = Range(begin_s=begin, end_s=end, job=job, rack=rack)
+    if follow:
+        sys.exit(FOUND if _follow(inputs, span, every, duration, as_json=as_json) else 0)
+    if output is not None:
+        refuse_overwriting([output], force=force)
+    run.read(*(path for path in map(Path, inputs) if path.is_file()))
+    found = read(inputs, span) if inputs else own_host()
+    run.skip(found.rejected)
+    _check_names(found, expand)
+    if output is not None:
+        title = ", ".join(Path(each).name for each in inputs[:3]) or found.nodes[0].name
+        with closing(Output(output)) as file:
+            file.write(topology_page(found, topology_page_files(), title=title))
+    if as_json:
+        click.echo(json.dumps(msgspec.to_builtins(found), indent=1, ensure_ascii=False))
+    else:
+        _write(found, expand, everything=everything)
+    sys.exit(FOUND if _is_found(found.marks) else 0)
+
+
+def _check_combination(inputs: Sequence[str], *, follow: bool) -> None:
+    context = click.get_current_context()
+    once = {"begin", "end", "output", "expand", "everything"}
+    of_inputs = {"job", "begin", "end", "rack"}
+    given = {
+        name for name in context.params if context.get_parameter_source(name) is not ParameterSource.DEFAULT
+    }
+    options = {each.name: each.opts[0] for each in context.command.params}
+    for names, is_wrong, words in (
+        (once, follow, "cannot be combined with --follow"),
+        ({"every", "duration"}, not follow, "needs --follow"),
+        (of_inputs | {"follow"}, not inputs, "needs an INPUT"),
+    ):
+        if is_wrong and (wrong := sorted(names & given)):
+            raise click.UsageError(f"{options[wrong[0]]} {words}")
+
+
+def _check_names(found: Topology, expand: Iterable[str]) -> None:
+    there = {node.name for node in found.nodes}
+    for name in expand:
+        if name not in there:
+            raise OtelgpuError(f"there is no node {printable(name)!r} in it", hint="--json lists all of them")
+
+
+def _is_found(marks: Iterable[Mark]) -> bool:
+    return any(mark.kind != NOTICE for mark in marks)
+
+
+def _write(found: Topology, expand: Sequence[str], *, everything: bool) -> None:
+    out = Lines()
+    gpus, nics = sum(len(node.gpus) for node in found.nodes), sum(len(node.nics) for node in found.nodes)
+    parts = [counted(len(found.nodes), "node"), counted(gpus, "GPU"), counted(nics, "NIC")]
+    parts += [counted(len(found.queue_pairs), "queue pair")] if found.queue_pairs else []
+    tree = Tree(Text(", ".join(parts), style="bold"))
+    branches = [tree]
+    for depth, text, kind in lines(found, expand=expand, everything=everything):
+        del branches[depth + 1 :]
+        branches.append(branches[-1].add(Text(f"{_SIGNS[kind]}{printable(text)}", style=_STYLES[kind])))
+    out.show(tree)
+    marked = [mark for mark in found.marks if mark.kind != NOTICE]
+    out.say("Nothing is marked." if not marked else f"{counted(len(marked), 'mark')}:", "bold")
+    for mark in marked[:20]:
+        out.say(f"{_SIGNS[mark.kind]}{mark.place}: {mark.text} [{mark.source}]", _STYLES[mark.kind])
+        if mark.next:
+            out.say(f"  next: {mark.next}")
+    if len(marked) > 20:
+        out.say(f"{len(marked) - 20} more: --json and the page (-o) have all")
+    for limit in found.limits:
+        out.say(f"limit: {limit}")
+    for reason, count in sorted(found.rejected.items()):
+        out.say(f"rejected: {reason}: {count}")
+
+
+def _follow(
+    inputs: Sequence[str], span: Range, every_s: float, duration_s: float | None, *, as_json: bool
+) -> bool:
+    """Until Ctrl-C, or for ``duration_s``; whether anything but a notice was marked."""
+    ends_s = float("inf") if duration_s is None else time.monotonic() + duration_s
+    before: dict[tuple[str, str, str], Mark] = {}
+    nodes, problem, found_any = -1, "", False
+    with until_interrupted() as stopped:
+        while True:
+            next_s = time.monotonic() + every_s
+            try:
+                found = read(inputs, span)
+            except OtelgpuError as error:
+                if str(error) != problem:
+                    problem = str(error)
+                    click.echo(f"otelgpu: waiting: {problem}", err=True)
+            else:
+                problem = ""
+                now = {(mark.place, mark.kind, mark.source): mark for mark in found.marks}
+                if len(found.nodes) != nodes and not as_json:
+                    nodes = len(found.nodes)
+                    _say(
+                        f"{counted(nodes, 'node')}, {counted(sum(len(each.gpus) for each in found.nodes), 'GPU')}"
+                    )
+                for state, keys in (
+                    ("began", now.keys() - before.keys()),
+                    ("ended", before.keys() - now.keys()),
+                ):
+                    for key in sorted(keys):
+                        _change(state, now.get(key) or before[key], as_json=as_json)
+                before, found_any = now, found_any or _is_found(found.marks)
+            now_s = time.monotonic()
+            if now_s >= ends_s or stopped.wait(max(min(next_s, ends_s) - now_s, 0)):
+                return found_any
+
+
+def _change(state: str, mark: Mark, *, as_json: bool) -> None:
+    if as_json:
+        document = {
+            "time": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+            "state": state,
+            "mark": msgspec.to_builtins(mark),
+        }
+        click.echo(json.dumps(document, ensure_ascii=False))
+    else:
+        _say(f"{state}  {mark.kind:<8} {mark.place}: {mark.text} [{mark.source}]")
+
+
+def _say(text: str) -> None:
+    click.echo(f"{datetime.now(UTC):%H:%M:%S}Z  {printable(text)}")

@@ -1,0 +1,160 @@
+"""What a command line names → the graph: lines of OTLP, tables with the verdicts on them; or this host."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from otelgpu.cli.rank_reports import reports_of_jobs
+from otelgpu.diagnose.ranks.sentences import sentence
+from otelgpu.diagnose.ranks.verdicts import INCONCLUSIVE, RankVerdict
+from otelgpu.errors import OtelgpuError
+from otelgpu.families.rdma.poll.ports import PortWatch
+from otelgpu.kernel import clock
+from otelgpu.model.devices import DeviceReadings, DeviceSeen
+from otelgpu.model.resource import AttributeValue
+from otelgpu.otlp_json.reader import Reader, Skips
+from otelgpu.processes.listing import ProcessFacts, describe, guess_service_name
+from otelgpu.sources.pollers import looks
+from otelgpu.store.files import BrokenFile, pieces
+from otelgpu.store.inputs import found_files, is_remote
+from otelgpu.store.line_files import split_lines
+from otelgpu.store.queries import Tables
+from otelgpu.store.readers import otlp
+from otelgpu.store.readers.recognition import reader_of
+from otelgpu.store.reasons import FILES_UNREADABLE
+from otelgpu.topology.building import build
+from otelgpu.topology.gathering import Facts, Gathering
+from otelgpu.topology.graph import SLOW, Mark, Topology, node_place
+from otelgpu.topology.own_host import facts_of
+
+MOST_JOBS: Final = 16
+"""Jobs whose verdicts are looked for."""
+_RANKS: Final = """
+    SELECT DISTINCT job, rank, host AS host_name FROM step_sums WHERE host <> '' ORDER BY job, rank, host_name
+"""
+_MEMBERS: Final = """
+    SELECT job, grp AS communicator, max(n) AS members, rank, max(host) AS host_name FROM ops
+    WHERE kind = 'coll' AND grp <> '' GROUP BY job, grp, rank ORDER BY job, communicator, rank
+"""
+
+
+class Range(Struct, frozen=True, kw_only=True):
+    """What of the inputs is looked at. ``rack``: a resource attribute, or "" for the usual ones."""
+
+    begin_s: float | None = None
+    end_s: float | None = None
+    job: str | None = None
+    rack: str = ""
+
+
+def read(inputs: Sequence[str], span: Range) -> Topology:
+    """The graph of the inputs. Raises :class:`OtelgpuError` for one that is not there, and where no host is named."""
+    facts, skips = _facts(span), Skips()
+    if not is_remote(inputs):
+        _read_lines(inputs, facts, skips)
+    limits: list[str] = []
+    marks = list(_verdicts(inputs, span, facts, limits))
+    if not facts.owners.nodes:
+        raise OtelgpuError(
+            "; ".join(["the input names no host", *limits]),
+            hint="what can be an input: otelgpu topology --help",
+        )
+    return build(facts, marks, limits=limits, rejected=skips.counts)
+
+
+def own_host() -> Topology:
+    """The graph of this host, by sysfs and NVML: what each has of it, now. May wait for a driver."""
+    found = list(looks())
+    devices = [
+        item for each in found for item in each.inputs if isinstance(item, DeviceSeen | DeviceReadings)
+    ]
+    ports = PortWatch().poll(clock.monotonic_ns())
+    users = {
+        reading.tgid for item in devices if isinstance(item, DeviceReadings) for reading in item.processes
+    }
+    names = {tgid: _words_of(user) for tgid in users if (user := describe(tgid)) is not None}
+    facts = facts_of({"host.name": socket.gethostname()}, devices, ports, names)
+    notes = [each.note for each in found if each.note]
+    if not ports:
+        notes.append("this host has no RDMA device (/sys/class/infiniband)")
+    return build(facts, limits=notes)
+
+
+def _words_of(facts: ProcessFacts) -> Mapping[str, AttributeValue]:
+    return {"service.name": facts.service_name or guess_service_name(facts), **dict(facts.job)}
+
+
+def _facts(span: Range) -> Facts:
+    facts = Facts()
+    if span.begin_s is not None or span.end_s is not None:
+        begin_ns = max(round((span.begin_s or 0.0) * 1e9), 0)
+        end_ns = facts.end_ns if span.end_s is None else max(round(span.end_s * 1e9), 0)
+        facts = Facts(begin_ns=begin_ns, end_ns=end_ns)
+    facts.owners.rack_attribute = span.rack
+    return facts
+
+
+def _read_lines(inputs: Sequence[str], facts: Facts, skips: Skips) -> None:
+    gathering = Gathering(facts)
+    for path in found_files(inputs):
+        if reader_of(path) is not otlp.read:
+            continue
+        try:
+            gathering.take(Reader(path.name, skips), split_lines(pieces(path)))
+        except BrokenFile:
+            skips.counts[FILES_UNREADABLE] += 1
+
+
+def _verdicts(inputs: Sequence[str], span: Range, facts: Facts, limits: list[str]) -> Iterator[Mark]:
+    """Marks of what diagnose ranks says, of each job; who runs where is added to the facts."""
+    try:
+        for job, report in reports_of_jobs(
+            inputs, span.job, span.begin_s, span.end_s, lambda tables: _add_tables(tables, facts), MOST_JOBS
+        ):
+            for verdict in report.verdicts:
+                if verdict.klass != INCONCLUSIVE:
+                    yield from _marks(verdict, job, facts)
+    except OtelgpuError as error:
+        if is_remote(inputs):
+            raise
+        limits.append(f"no verdicts on ranks: {error.message}")
+
+
+def _add_tables(tables: Tables, facts: Facts) -> None:
+    """Who ran where, and who was in which communicator, as far as no span has said it."""
+    ranks = tables.run(_RANKS)
+    for job, rank, host in zip(ranks["job"], ranks["rank"], ranks["host_name"], strict=True):
+        facts.add_rank(str(job), int(rank), str(host))
+    members = tables.run(_MEMBERS)
+    columns = (members[name] for name in ("job", "communicator", "members", "rank", "host_name"))
+    for job, name, count, rank, host in zip(*columns, strict=True):
+        known = facts.groups.get(str(name))
+        node = facts.owners.node(str(host)) if host else None
+        if node is not None and (known is None or int(rank) not in known.members):
+            facts.add_member(str(name), int(count), int(rank), node, str(job))
+
+
+def _marks(verdict: RankVerdict, job: str, facts: Facts) -> Iterator[Mark]:
+    """A verdict marks the GPU of each of its ranks where that is known, else their hosts; a hang its communicator."""
+    places = {f"communicator:{verdict.group}": None} if verdict.group in facts.groups else {}
+    places |= dict.fromkeys(node_place(host) for host in verdict.hosts if host in facts.owners.nodes)
+    if not places:
+        places = dict.fromkeys(
+            node_place(host)
+            for rank in verdict.ranks
+            if (host := facts.rank_hosts.get((job, rank))) is not None
+        )
+    for place in places or {"": None}:
+        yield Mark(
+            kind=SLOW,
+            place=place,
+            text=sentence(verdict),
+            source=f"diagnose ranks: {verdict.klass}",
+            next=verdict.next,
+            first_s=verdict.start_unix_s,
+            last_s=verdict.end_unix_s,
+        )
