@@ -32,9 +32,11 @@ class PciLocation(Struct, frozen=True):
 
 def sysfs_address(address: str) -> str:
     """The kernel's form of an address as NVML has it: ``00000000:3B:00.0`` is ``0000:3b:00.0``; "" for none."""
-    domain, _, rest = address.lower().partition(":")
-    found = f"{domain[-4:] if domain[:-4].strip('0') == '' else domain}:{rest}"
-    return found if _ADDRESS.fullmatch(found) else ""
+    address = address.lower()
+    if _ADDRESS.fullmatch(address) is None:
+        return ""
+    domain, _, rest = address.partition(":")
+    return f"{int(domain, 16):04x}:{rest}"
 
 
 def location_of(address: str, root: Path = _ROOT) -> PciLocation:

@@ -193,17 +193,18 @@ def _communicator(facts: Facts, name: str, group: Group, places: Mapping[int, in
 def _lacking(nodes: Sequence[Node], pairs: Sequence[QueuePair]) -> list[str]:
     """What no signal of the input says, in sentences."""
     found = []
-    if nodes and not any(node.gpus for node in nodes):
-        found.append(
-            "the input names no GPU: agents report them where NVML is to be had (hw.status of hw.type gpu)"
-        )
-    unplaced = sum(1 for node in nodes for gpu in node.gpus if not gpu.pci_path)
+    gpus = [gpu for node in nodes for gpu in node.gpus]
+    if not gpus:
+        found.append("no GPU is named: agents report them where NVML can be read (hw.status)")
+    unplaced = sum(1 for gpu in gpus if not gpu.pci_path and not gpu.parent)
     if unplaced:
-        found.append(f"where {unplaced} GPUs are on the PCIe bus is not in the input (otelgpu.hw.location)")
+        found.append(
+            f"of {unplaced} of {len(gpus)} GPUs the place on the PCIe bus is not known (otelgpu.hw.location)"
+        )
     if any(len(node.gpus) > 1 for node in nodes) and not any(
         gpu.nvlinks for node in nodes for gpu in node.gpus
     ):
-        found.append("no NVLinks are in the input (otelgpu.gpu.nvlink.links)")
+        found.append("no NVLinks are known (otelgpu.gpu.nvlink.links)")
     open_ends = sum(1 for pair in pairs if pair.peer < 0 and pair.peer_number)
     if open_ends:
         found.append(f"of {open_ends} queue pairs the other end was not seen, or cannot be told from others")

@@ -124,22 +124,6 @@ def test_what_changes_is_said_while_it_follows(faulty: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["--every", "5s"], "--every needs --follow"),
-        (["--from", "1"], "--from needs an INPUT"),
-        (["--follow"], "--follow needs an INPUT"),
-        (["nowhere.jsonl", "--follow", "-o", "x.html"], "-o cannot be combined with --follow"),
-        (["nowhere.jsonl"], "nowhere.jsonl: no such file or folder"),
-    ],
-)
-def test_what_is_typed_wrongly_is_said(words: list[str], says: str) -> None:
-    result = topology(*words)
-    assert result.exit_code != 0
-    assert says in result.output + str(result.exception)
-
-
 def test_an_input_without_a_host_says_so(tmp_path: Path) -> None:
     (tmp_path / "none.jsonl").write_text('{"resourceSpans":[]}\n')
     result = topology(tmp_path / "none.jsonl")

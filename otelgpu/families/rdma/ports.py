@@ -108,7 +108,10 @@ class PortMetrics:
     def _see(self, seen: PortSeen) -> None:
         key = seen.device, seen.port
         before = self._ports.get(key)
-        if before is not None and port_labels(before) != port_labels(seen):
+        if before is not None and (port_labels(before), _location(before)) != (
+            port_labels(seen),
+            _location(seen),
+        ):
             self._unset(key)
         self._ports[key] = seen
         labels = port_labels(seen)
@@ -116,7 +119,7 @@ class PortMetrics:
         if seen.rate_bits_per_s:
             self._set(key, BANDWIDTH, labels, seen.rate_bits_per_s // 8)
         if seen.pci_path:
-            self._set(key, LOCATION, labels | location_labels(seen.pci_path, seen.numa_node), 1)
+            self._set(key, LOCATION, labels | _location(seen), 1)
 
     def _read(self, readings: PortReadings) -> None:
         key = readings.device, readings.port
@@ -226,3 +229,7 @@ def port_labels(seen: PortSeen) -> dict[str, str | int]:
         INTERFACE: seen.interface,
     }
     return {key: value for key, value in found.items() if value != ""}
+
+
+def _location(seen: PortSeen) -> dict[str, str | int]:
+    return location_labels(seen.pci_path, seen.numa_node) if seen.pci_path else {}

@@ -245,3 +245,15 @@ def test_whatever_is_read_no_sum_falls(series: list[dict[str, int]]) -> None:
         assert now >= before
         before = now
     reported.metrics.read(1)
+
+
+def test_where_a_port_is_stands_and_moves_with_it() -> None:
+    reported = Reported(seen(pci_path="pci0000:17/0000:17:01.0", numa_node=1))
+    assert reported.points("otelgpu.hw.location", **{"otelgpu.hw.numa_node": 1, "hw.id": "d/1"}) == [1]
+    reported.take(seen(pci_path="pci0000:18/0000:18:01.0"))
+    assert reported.points("otelgpu.hw.location") == [1]
+    assert reported.points("otelgpu.hw.location", **{"otelgpu.hw.pci_path": "pci0000:18/0000:18:01.0"}) == [1]
+
+
+def test_of_a_port_that_is_on_no_pci_bus_nothing_is_said() -> None:
+    assert Reported(seen()).points("otelgpu.hw.location") == []

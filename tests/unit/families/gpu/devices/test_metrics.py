@@ -357,3 +357,19 @@ def test_a_process_that_ended_calls_nothing() -> None:
     reported = Reported(seen(), mine, readings({}), processes={70: LLM})
     reported.devices.forget_process(70)
     assert called(reported.take(readings({}))) == []
+
+
+def test_where_a_gpu_is_and_what_its_nvlinks_lead_to_stand() -> None:
+    where = {"pci_path": "pci0000:17/0000:17:01.0", "numa_node": 1, "nvlinks": {"switch": 18, "GPU-2": 2}}
+    reported = Reported(seen(**where), readings({}))
+    ((labels, value),) = reported.points("otelgpu.hw.location")
+    assert (labels["otelgpu.hw.pci_path"], labels["hw.id"], value) == ("pci0000:17/0000:17:01.0", UUID, 1)
+    assert differing(reported.points("otelgpu.gpu.nvlink.links"), "otelgpu.gpu.peer") == {
+        "switch": 18,
+        "GPU-2": 2,
+    }
+
+
+def test_of_a_gpu_that_says_neither_nothing_stands() -> None:
+    reported = Reported(seen(), readings({}))
+    assert reported.points("otelgpu.hw.location") == reported.points("otelgpu.gpu.nvlink.links") == []

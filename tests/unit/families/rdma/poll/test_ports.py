@@ -273,3 +273,16 @@ def test_whatever_a_file_holds_nothing_is_raised(
     for item in PortWatch(folder.parent.parent.parent).poll(NOW):
         if isinstance(item, PortReadings):
             assert all(0 <= value < 1 << 64 for value in item.values.values())
+
+
+def test_a_port_is_where_its_device_is_on_the_pci_bus(root: Path) -> None:
+    build(root, MLX5)
+    where = root.parent / "pci0000:17" / "0000:17:01.0" / MLX5.address
+    where.mkdir(parents=True)
+    (where / "numa_node").write_text("1\n")
+    link = root / MLX5.device / "device"
+    link.unlink()
+    link.symlink_to(where)
+    seen = PortWatch(root).poll(NOW)[0]
+    assert isinstance(seen, PortSeen)
+    assert (seen.pci_path, seen.numa_node) == (f"pci0000:17/0000:17:01.0/{MLX5.address}", 1)

@@ -336,3 +336,45 @@ def test_a_missing_library_is_said(library: Path, tmp_path: Path) -> None:
 
 def test_a_missing_binding_is_said() -> None:
     assert "pip install" in why_in({}, "import sys; sys.modules['pynvml'] = None\n")
+
+
+def linked(*links: tuple[int, str]) -> dict[str, int | str]:
+    """Facts of NVLinks 0, 1, …: what kind of device is at the other end of each, and where; kind −1: not active."""
+    found: dict[str, int | str] = {}
+    for number, (kind, address) in enumerate(links):
+        found |= {f"nvlink__{number}": int(kind >= 0), f"nvlink__{number}__type": max(kind, 0)}
+        found |= {f"nvlink__{number}__pci": address} if address else {}
+    return found
+
+
+def test_nvlinks_are_counted_by_what_is_at_their_other_end(script: Script) -> None:
+    script.gpu(
+        0,
+        **linked(
+            (2, ""), (0, "00000000:3C:00.0"), (-1, ""), (0, "00000000:3C:00.0"), (0, "00000000:99:00.0")
+        ),
+    )
+    script.gpu(1)
+    with opened() as session:
+        assert session.devices[0].nvlinks == {"switch": 1, SECOND: 2, "0000:99:00.0": 1}
+        assert session.devices[1].nvlinks == {}
+        assert +session.counters == {}
+
+
+def test_an_nvlink_that_cannot_be_asked_ends_the_list(script: Script) -> None:
+    script.gpu(0, **linked((2, ""), (0, "")))  # which does not say where it leads to
+    with opened() as session:
+        assert session.devices[0].nvlinks == {"switch": 1}
+
+
+def test_a_gpu_is_where_sysfs_has_it(script: Script, tmp_path: Path) -> None:
+    where = tmp_path / "pci0000:3a" / "0000:3a:00.0" / "0000:3b:00.0"
+    where.mkdir(parents=True)
+    (where / "numa_node").write_text("1\n")
+    (tmp_path / "0000:3b:00.0").symlink_to(where)
+    script.gpu(0).gpu(1)
+    nvml = Nvml(Counter(), own_pid_namespace=True, pci=tmp_path)
+    first, second = nvml.list_devices(1)
+    nvml.close()
+    assert (first.pci_path, first.numa_node) == ("pci0000:3a/0000:3a:00.0/0000:3b:00.0", 1)
+    assert (second.pci_path, second.numa_node) == ("", -1)
