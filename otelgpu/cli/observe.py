@@ -22,11 +22,13 @@ from otelgpu.cli.headings import HeadedCommand
 from otelgpu.cli.logs import say
 from otelgpu.cli.options import (
     agent_scope,
+    attach_source_options,
     configure,
     families_of,
     injected_source,
     live_options,
     live_settings,
+    load_into,
     openings,
     read_config,
     scope_options,
@@ -176,19 +178,36 @@ def _is_foreground() -> bool:
 
 
 def observe_processes(
-    config: Config, tgids: tuple[int, ...], *, duration: float | None, capture: Path | None, quiet: bool
+    config: Config,
+    tgids: tuple[int, ...],
+    *,
+    inject: bool,
+    duration: float | None,
+    capture: Path | None,
+    quiet: bool,
 ) -> int:
-    """Observe running processes and the children they have or get."""
-    if config.source == "inject":
+    """Observe running processes and the children they have or get.
+
+    ``inject``: it was asked for on the command line that a library be loaded into them.
+    """
+    if config.source == "inject" and not inject:
         raise OtelgpuError(
-            "source inject cannot observe a process that runs already",
-            hint="leave --source at uprobe, or start the program with: otelgpu run --source inject -- …",
+            "source inject loads a library into a process that runs already, which is not done unasked",
+            hint="give --source inject on the command line, or --source uprobe",
         )
     require_observable(tgids)
     with only_new_looked_through():
-        source = open_source(config, Scope(processes=tgids))
-        planned = secured_plan(config, capture=capture)
         members = dict.fromkeys(member for tgid in tgids for member in (tgid, *descendants(tgid)))
+        calls = injected_source(config) if inject else None
+        try:
+            source = open_source(config, Scope(processes=tgids), calls)
+            if calls is not None:
+                load_into(calls, members)  # before privileges are given up, and threads are there
+        except BaseException:
+            if calls is not None:
+                calls.close()
+            raise
+        planned = secured_plan(config, capture=capture)
         source.settle(members, SETTLE_S)
         for member in members:
             source.observe(member)
@@ -300,6 +319,7 @@ def run(command: tuple[str, ...], quiet: bool, **options: Any) -> None:
 
 @click.command(cls=HeadedCommand)
 @live_options
+@attach_source_options
 @pid_option("Running processes.")
 @duration_option
 def attach(pids: tuple[int, ...], duration: float | None, quiet: bool, **options: Any) -> None:
@@ -309,10 +329,13 @@ def attach(pids: tuple[int, ...], duration: float | None, quiet: bool, **options
     Examples:
       otelgpu attach -p 4242
       otelgpu attach -p $(pgrep -d, gunicorn) --duration 30 --export file:trace.jsonl
+      otelgpu attach --source inject -p 4242     # loads a library into it: times on the GPU, by CUPTI
     """
     if not pids:
         raise click.UsageError("give at least one process: -p PID")
-    sys.exit(observe_processes(configure(options), pids, duration=duration, capture=None, quiet=quiet))
+    inject = options.get("source") == "inject"
+    config = configure(options)
+    sys.exit(observe_processes(config, pids, inject=inject, duration=duration, capture=None, quiet=quiet))
 
 
 @click.command(cls=HeadedCommand)
@@ -378,5 +401,8 @@ def record(
     if command:
         sys.exit(observe_program(config, command, capture=output, quiet=quiet))
     if pids:
-        sys.exit(observe_processes(config, pids, duration=duration, capture=output, quiet=quiet))
+        inject = options.get("source") == "inject"
+        sys.exit(
+            observe_processes(config, pids, inject=inject, duration=duration, capture=output, quiet=quiet)
+        )
     sys.exit(observe_everything(config, duration=duration, capture=output, quiet=quiet))

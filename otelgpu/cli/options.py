@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
@@ -21,7 +21,7 @@ from otelgpu.cli.completion import (
     complete_profiles,
 )
 from otelgpu.cli.headings import option_group
-from otelgpu.cli.logs import start_log
+from otelgpu.cli.logs import say, start_log
 from otelgpu.config import (
     Config,
     default_file,
@@ -230,6 +230,16 @@ source_options = option_group(
 )
 """``--source --device-time``: of the commands that start a program."""
 
+attach_source_options = option_group(
+    "CUDA calls",
+    click.option(
+        "--source",
+        type=click.Choice(["uprobe", "inject"]),
+        help="CUDA calls by eBPF probes (default), or by a library that is loaded into the running process now.",
+    ),
+)
+"""``--source``: of the command that observes running processes alone."""
+
 
 def scope_options(command: _Command) -> _Command:
     """``--executable --container --cgroup``: which processes the agent observes."""
@@ -430,6 +440,36 @@ def injected_source(config: Config) -> InjectedSource:
         ring_bytes=max(config.ring_bytes // 8, 65_536),  # one for each thread
         socket_path=Path(config.inject_socket) if config.inject_socket else None,
     )
+
+
+def load_into(source: InjectedSource, members: Iterable[int]) -> None:
+    """Load the library into running processes, having said so. Raises :class:`OtelgpuError` where it is in none.
+
+    Those without CUDA are passed over, as long as one has it.
+    """
+    from otelgpu.processes.live_injection.refusals import InjectionRefused, NoCuda, refuse_unsuitable
+
+    refused: list[InjectionRefused] = []
+    observed = 0
+    for tgid in members:
+        try:
+            refuse_unsuitable(tgid)
+            say(LOADING.format(tgid))
+            source.load_into(tgid)
+            observed += 1
+        except InjectionRefused as error:
+            refused.append(error)
+    if not observed:
+        raise next((each for each in refused if not isinstance(each, NoCuda)), refused[0])
+    for error in refused:
+        if not isinstance(error, NoCuda):
+            say(error.message)
+
+
+LOADING: Final = (
+    "loading a library into process {}: one of its threads is held for some milliseconds; the library asks CUPTI "
+    "for times as long as otelgpu runs, then stays mapped and does nothing"
+)
 
 
 def agent_scope(config: Config) -> Scope:

@@ -10,7 +10,7 @@ import os
 import select
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -33,6 +33,7 @@ from otelgpu.cli.options import (
     common_options,
     configure,
     injected_source,
+    load_into,
     openings,
     plan,
 )
@@ -125,11 +126,17 @@ class Attached(Struct, frozen=True, kw_only=True):
 
 
 def attach(
-    request: Request, scope: Scope, calls: InjectedSource | None = None, *, starts_program: bool = False
+    request: Request,
+    scope: Scope,
+    calls: InjectedSource | None = None,
+    *,
+    into: Iterable[int] = (),
+    starts_program: bool = False,
 ) -> Attached:
     """Load what is asked for; then give up what is not needed from here on, before threads are there.
 
-    ``calls``: where those of CUDA come from, if not from probes; the caller's to close where this raises.
+    ``calls``: where those of CUDA come from, if not from probes; the caller's to close where this raises. ``into``:
+    running processes that its library is loaded into.
     """
     from otelgpu.export.memory import MemoryExporter
 
@@ -140,6 +147,8 @@ def attach(
             raise OtelgpuError("nothing can be profiled on this kernel", "otelgpu check says what it lacks")
         if calls is not None:
             report_missing()
+            if into:
+                load_into(calls, into)
         wanted = openings(config, os.environ, needed=False)
         files = {
             number: opening.open()
@@ -254,8 +263,8 @@ def _report_losses(outcome: wiring.Outcome) -> None:
 
 
 NO_DEVICE_TIME: Final = (
-    "launches have no time on the device: that takes a library in the process, "
-    "which is there in programs that otelgpu starts (otelgpu profile -t kernel -- COMMAND)"
+    "launches have no time on the device: that takes a library in the process; --inject loads it into one that runs, "
+    "and programs that otelgpu starts have it (otelgpu profile -t kernel -- COMMAND)"
 )
 
 
@@ -295,7 +304,7 @@ def profile_processes(request: Request, pids: tuple[int, ...], finish: Finish = 
         if not _waited(request.delay_s, interrupts.fd):
             return INTERRUPTED
         members = dict.fromkeys(member for tgid in pids for member in (tgid, *descendants(tgid)))
-        attached = attach(request, Scope(processes=pids))
+        attached = _attach_to_running(request, pids, members)
         with closing(attached.source):
             attached.source.settle(members, SETTLE_S)
             for member in members:
@@ -304,6 +313,17 @@ def profile_processes(request: Request, pids: tuple[int, ...], finish: Finish = 
                 memory = take(request, attached, what, interrupts, ended=living.fd, lives=living.some)
     finish(request, memory, what)
     return 0
+
+
+def _attach_to_running(request: Request, pids: tuple[int, ...], members: Collection[int]) -> Attached:
+    if not request.device_time:
+        return attach(request, Scope(processes=pids))
+    calls = injected_source(structs.replace(request.config, device_time=True))
+    try:
+        return attach(request, Scope(processes=pids), calls, into=members)
+    except BaseException:
+        calls.close()
+        raise
 
 
 def profile_container(request: Request, container: str) -> int:
@@ -455,6 +475,11 @@ def _waited(seconds: float, *others: int) -> bool:
     type=click.Path(path_type=Path),
     help="Write a file, by its name's end: docs/reference/profiles.md; repeatable. Default: tables on standard output.",
 )
+@click.option(
+    "--inject",
+    is_flag=True,
+    help="Load a library into the processes of -p, for the GPU's time in kernels: docs/explanation/inject.md.",
+)
 @force_option
 @click.option("--export", multiple=True, metavar="DEST", help=f"Send it there too: {forms()}.")
 @click.option(
@@ -477,6 +502,7 @@ def profile(
     delay: float,
     frequency: int,
     outputs: tuple[Path, ...],
+    inject: bool,
     force: bool,
     buffer: int | None,
     quiet: bool,
@@ -491,6 +517,7 @@ def profile(
       otelgpu profile -p 4242                               # the Python and CPU time of ten seconds, as tables
       otelgpu profile -p 4242 -t all -d 30 -o flame.html
       otelgpu profile -t cpu,offcpu,file -o out.pb.gz -o out.folded -- python train.py
+      otelgpu profile -t kernel -p 4242 --inject            # with the GPU's time: loads a library into the process
       otelgpu profile --container 8a3b -t cuda,kernel -o gpu.svg
     """
     if sum((bool(pids), container is not None, bool(command))) != 1:
@@ -498,6 +525,8 @@ def profile(
             "give processes (-p PID), a container (--container ID) or a program (-- COMMAND)"
         )
     kinds = parse_kinds(types)
+    if inject and (not pids or ProfileKind.KERNEL not in kinds):
+        raise click.UsageError("--inject is for kernels of running processes: -t kernel -p PID")
     if not kinds:
         raise click.BadParameter("give at least one kind", param_hint="-t")
     refuse_overwriting(outputs, force=force)
@@ -517,7 +546,14 @@ def profile(
     with Outputs(outputs) as files:
         if files.want_calls:
             config = structs.replace(config, detail="all")
-        request = Request(config=config, seconds=seconds, delay_s=delay, outputs=files, quiet=quiet)
+        request = Request(
+            config=config,
+            seconds=seconds,
+            delay_s=delay,
+            outputs=files,
+            quiet=quiet,
+            device_time=inject,
+        )
         if command:
             code = profile_program(request, command)
         elif container is not None:

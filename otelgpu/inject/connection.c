@@ -104,13 +104,12 @@ static struct connection *open_page(void)
 	return page;
 }
 
-static int ask(void)
+static int ask(const char *path)
 {
 	struct inject_hello hello = { .magic = INJECT_MAGIC,
 				      .version = INJECT_VERSION,
 				      .digest = interface_digest() };
 	struct sockaddr_un address = { .sun_family = AF_UNIX };
-	const char *path = getenv(SOCKET_VARIABLE);
 	int asking;
 
 	if (!path || !*path || getauxval(AT_SECURE))
@@ -209,10 +208,10 @@ static int is_our_socket(const struct connection *page)
 	return get_status(page->socket, &status) && status.st_ino == page->socket_inode;
 }
 
-static void await_answer(int asking)
+static void await_answer(int asking, __u64 within_ms)
 {
 	struct pollfd answer = { .fd = asking, .events = POLLIN };
-	__u64 until_ns = clock_read() + ANSWER_MS * 1000000ULL, now_ns;
+	__u64 until_ns = clock_read() + within_ms * 1000000ULL, now_ns;
 
 	while ((now_ns = clock_read()) < until_ns) {
 		int left_ms = (int)((until_ns - now_ns + 999999) / 1000000);
@@ -228,12 +227,12 @@ static enum state proceed(struct connection *page, enum state state)
 	int memory, is_ready;
 
 	if (state == STATE_NEW) {
-		page->socket = ask();
+		page->socket = ask(getenv(SOCKET_VARIABLE));
 		if (page->socket < 0)
 			return STATE_OFF;
 		if (get_status(page->socket, &status))
 			page->socket_inode = status.st_ino;
-		await_answer(page->socket);
+		await_answer(page->socket, ANSWER_MS);
 	} else if (!is_our_socket(page)) {
 		return STATE_OFF;
 	}
@@ -475,4 +474,88 @@ EXPORTED int InitializeInjection(void)
 	connected();
 	errno = saved;
 	return 1;
+}
+
+/* -- Loaded into a process that runs --------------------------------------------------------- */
+
+#define LIVE_ANSWER_MS 10000	      /* nobody's call waits for it */
+#define UNHEARD_NS     15000000000ULL /* an agent looks fifty times a second */
+
+bool inject_is_heard(void)
+{
+	struct connection *page = __atomic_load_n(&connection, __ATOMIC_ACQUIRE);
+	__u64 heard_ns;
+
+	if (__atomic_load_n(&page->state, __ATOMIC_ACQUIRE) != STATE_READY)
+		return false;
+	heard_ns = __atomic_load_n(&page->header->heard_ns, __ATOMIC_RELAXED);
+	return heard_ns != HEARD_LAST && clock_read() < heard_ns + UNHEARD_NS;
+}
+
+void inject_live_ended(void)
+{
+	struct connection *page = __atomic_load_n(&connection, __ATOMIC_ACQUIRE);
+
+	__atomic_store_n(&page->generation, 0, __ATOMIC_RELEASE);
+	__atomic_store_n(&page->state, STATE_OFF, __ATOMIC_RELEASE);
+	if (mapped)
+		munmap(mapped, mapped_bytes);
+	mapped = NULL;
+}
+
+static enum state connect_live(struct connection *page, const char *path)
+{
+	int memory, is_ready;
+
+	page->tgid = (__u32)getpid(); /* a child's page is empty */
+	page->socket = ask(path);
+	if (page->socket < 0)
+		return STATE_OFF;
+	await_answer(page->socket, LIVE_ANSWER_MS);
+	memory = take_answer(page->socket);
+	close(page->socket);
+	if (memory < 0)
+		return STATE_OFF;
+	is_ready = map_memory(page, memory);
+	close(memory);
+	return is_ready ? STATE_READY : STATE_OFF;
+}
+
+/*
+ * What a thread that was started for it calls, in a process that runs already (otelgpu/processes/live_injection).
+ * All signals are blocked in it, and in the thread that device time has from it.
+ */
+EXPORTED __u64 otelgpu_live_begin(const struct live_request *request);
+EXPORTED __u64 otelgpu_live_begin(const struct live_request *request)
+{
+	struct connection *page = __atomic_load_n(&connection, __ATOMIC_ACQUIRE);
+	enum cupti_counter reason;
+	__u32 state;
+
+	if (request->magic != INJECT_MAGIC || request->version != INJECT_VERSION ||
+	    strnlen((const char *)request->socket, sizeof(request->socket)) ==
+		    sizeof(request->socket))
+		return LIVE_MALFORMED;
+	if (getenv(SOCKET_VARIABLE))
+		return LIVE_ALREADY; /* its calls come through here: what was not connected stays so */
+	if (page == &unopened)
+		page = open_page();
+	if (!page)
+		return LIVE_NOT_CONNECTED;
+	state = __atomic_load_n(&page->state, __ATOMIC_ACQUIRE);
+	if ((state != STATE_NEW && state != STATE_OFF) ||
+	    !__atomic_compare_exchange_n(&page->state, &state, STATE_BUSY, 0, __ATOMIC_ACQ_REL,
+					 __ATOMIC_ACQUIRE))
+		return LIVE_ALREADY;
+	state = connect_live(page, (const char *)request->socket);
+	if (state == STATE_READY)
+		__atomic_store_n(&page->generation, ++generations, __ATOMIC_RELEASE);
+	__atomic_store_n(&page->state, state, __ATOMIC_RELEASE);
+	if (state != STATE_READY)
+		return LIVE_NOT_CONNECTED;
+	reason = cupti_live_start(request->per_second, request->buffers_mib);
+	if (reason == CUPTI_COUNTER_COUNT)
+		return LIVE_OBSERVED;
+	inject_live_ended();
+	return LIVE_CUPTI + reason;
 }

@@ -50,6 +50,7 @@ static struct {
 	uint32_t id;
 } callbacks[CALLBACKS_MAX]; /* of the functions that make the device work */
 static unsigned int callbacks_count;
+static uint16_t observed[CUPTI_CB_DOMAIN_RUNTIME_API + 1][CALLBACK_IDS_MAX]; /* live: its number */
 
 static const int kinds[] = {
 	CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
@@ -74,6 +75,10 @@ static _Thread_local struct {
 	uint32_t outer, inner; /* correlation ids seen in the call under way */
 	bool launched;	       /* since it last waited for the device */
 	bool inside;	       /* CUPTI itself is being called */
+	uint32_t slice;	       /* live: of the call under way, which began in it */
+	int domain;
+	uint32_t id;
+	struct reported_call call;
 } thread;
 
 /* --- the flushing thread --------------------------------------------------------------------- */
@@ -84,6 +89,12 @@ static struct activity_clock clocks;
 static bool monotonic;		/* CUPTI takes its times from cupti_now_ns() */
 static uint64_t drain_until_ns; /* 0: nothing is to come */
 static bool stop_asked, stopped;
+
+/* --- a process that the library came into late -------------------------------------------------- */
+
+static bool live;
+static _Atomic uint32_t calling_back; /* threads that are in a callback */
+static _Atomic uint32_t slice;	      /* begun so far */
 
 /* --- activity buffers ------------------------------------------------------------------------- */
 
@@ -152,18 +163,75 @@ static void buffer_completed(CUcontext context, uint32_t stream, uint8_t *buffer
 	atomic_fetch_and(&buffers_taken, ~(1u << offset / BUFFER_BYTES));
 }
 
+static void note(const CUpti_CallbackData *call)
+{
+	if (!thread.outer)
+		thread.outer = call->correlationId;
+	else if (!thread.inner && call->correlationId != thread.outer)
+		thread.inner = call->correlationId;
+}
+
 /* A function of CUDA begins or ends on this thread. */
 static void called_back(void *userdata, int domain, uint32_t id, const void *data)
 {
 	const CUpti_CallbackData *call = data;
 
 	(void)userdata, (void)domain, (void)id;
-	if (!call || call->callbackSite != CUPTI_API_ENTER)
+	if (call && call->callbackSite == CUPTI_API_ENTER)
+		note(call);
+}
+
+/* A call that was under way when callbacks were taken off has no end: it is forgotten with its slice. */
+static void live_began(int domain, uint32_t id, const CUpti_CallbackData *call)
+{
+	uint32_t now = atomic_load_explicit(&slice, memory_order_relaxed);
+
+	if (thread.outer && thread.slice == now) {
+		note(call);
 		return;
-	if (!thread.outer)
-		thread.outer = call->correlationId;
-	else if (!thread.inner && call->correlationId != thread.outer)
-		thread.inner = call->correlationId;
+	}
+	thread.outer = call->correlationId;
+	thread.inner = 0;
+	thread.slice = now;
+	thread.domain = domain;
+	thread.id = id;
+	thread.call = (struct reported_call){ .function = observed[domain][id] };
+	if (call->functionParams && inject_reported_kind(thread.call.function) == CUDA_LAUNCH)
+		thread.call.object = *(const uint64_t *)call->functionParams;
+	inject_reported_begin(&thread.call);
+}
+
+static void live_ended(const CUpti_CallbackData *call)
+{
+	uint16_t kind = inject_reported_kind(thread.call.function);
+	uint64_t now_ns = cupti_now_ns();
+
+	if (call->functionReturnValue)
+		thread.call.status = *(const uint32_t *)call->functionReturnValue;
+	if (kind != CUDA_SYNCHRONIZATION)
+		thread.call.correlation = CORRELATION(thread.outer, thread.inner);
+	inject_reported_end(&thread.call, now_ns);
+	cupti_call_ended(kind, now_ns);
+}
+
+/* The same where nobody else sees the call: it is recorded here. */
+static void called_back_live(void *userdata, int domain, uint32_t id, const void *data)
+{
+	const CUpti_CallbackData *call = data;
+
+	(void)userdata;
+	if (!call || thread.inside || domain < CUPTI_CB_DOMAIN_DRIVER_API ||
+	    domain > CUPTI_CB_DOMAIN_RUNTIME_API || id >= CALLBACK_IDS_MAX || !observed[domain][id])
+		return;
+	atomic_fetch_add(&calling_back, 1);
+	if (atomic_load(&cupti_active)) {
+		if (call->callbackSite == CUPTI_API_ENTER)
+			live_began(domain, id, call);
+		else if (thread.outer && domain == thread.domain && id == thread.id &&
+			 thread.slice == atomic_load(&slice))
+			live_ended(call);
+	}
+	atomic_fetch_sub(&calling_back, 1);
 }
 
 /* --- slices ------------------------------------------------------------------------------------ */
@@ -195,6 +263,7 @@ static void begin_slice(uint64_t now_ns)
 	struct clock_pair pair = {};
 	bool called;
 
+	atomic_fetch_add(&slice, 1);
 	if (!ending) {
 		/* CUDA is up by now and has registered what it does at exit: ours runs before that. */
 		ending = true;
@@ -225,6 +294,7 @@ static void begin_slice(uint64_t now_ns)
 static void decide(uint64_t now_ns, bool boundary)
 {
 	enum slice_step step;
+	bool inside = thread.inside;
 
 	if (atomic_flag_test_and_set_explicit(&deciding, memory_order_acquire))
 		return; /* another thread does */
@@ -248,7 +318,7 @@ static void decide(uint64_t now_ns, bool boundary)
 		end_slice();
 		break;
 	}
-	thread.inside = false;
+	thread.inside = inside;
 	atomic_store(&decide_ns, slices.on ? now_ns + MS_NS : slices.next_ns);
 	atomic_flag_clear_explicit(&deciding, memory_order_release);
 }
@@ -321,6 +391,43 @@ static void wait_for(pthread_cond_t *condition, uint64_t ms)
 	pthread_cond_timedwait(condition, &lock, &until);
 }
 
+/* Between slices nothing calls: the next one begins from here. False: nobody wants it any more. */
+static bool live_goes_on(void)
+{
+	uint64_t now_ns = cupti_now_ns();
+
+	if (atomic_load(&state) > STATE_RUNNING || !inject_is_heard())
+		return false;
+	if (now_ns >= atomic_load(&decide_ns))
+		decide(now_ns, false);
+	return true;
+}
+
+/* Nothing enabled, no callback, no memory: as it was before, but that libraries are mapped. */
+static void live_end(void)
+{
+	atomic_store(&cupti_active, 0);
+	while (atomic_flag_test_and_set_explicit(&deciding, memory_order_acquire))
+		sched_yield();
+	for (size_t i = 0; i < KINDS; i++)
+		cupti.ActivityDisable(kinds[i]);
+	set_callbacks(0);
+	slices.on = false;
+	atomic_flag_clear_explicit(&deciding, memory_order_release);
+	cupti.Unsubscribe(subscriber);
+	flush(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
+	while (atomic_load(&calling_back))
+		sched_yield();
+	atomic_store(&state, STATE_ENDED);
+	if (!atomic_load(
+		    &buffers_taken)) { /* else CUPTI may write there yet: they serve the next time */
+		munmap(buffers, (size_t)buffers_count * BUFFER_BYTES);
+		buffers = NULL;
+	}
+	inject_live_ended();
+	atomic_store(&state, STATE_NEW);
+}
+
 /*
  * CUPTI could flush by itself (cuptiActivityFlushPeriod), but then nobody would know when a slice is
  * complete, and nobody could stop waiting for it at the end.
@@ -331,13 +438,23 @@ static void *flush_for_ever(void *argument)
 	thread.inside = true;
 	pthread_mutex_lock(&lock);
 	while (!stop_asked) {
-		if (!drain_until_ns) {
+		if (!drain_until_ns && !live) {
 			pthread_cond_wait(&wake, &lock);
 			continue;
 		}
 		wait_for(&wake, FLUSH_MS);
 		if (stop_asked)
 			break;
+		if (live) {
+			pthread_mutex_unlock(&lock);
+			if (!live_goes_on()) {
+				live_end();
+				return NULL;
+			}
+			pthread_mutex_lock(&lock);
+			if (!drain_until_ns)
+				continue;
+		}
 		pthread_mutex_unlock(&lock);
 		flush(0);
 		pthread_mutex_lock(&lock);
@@ -394,13 +511,52 @@ static uint64_t setting(const char *name, uint64_t fallback, uint64_t least, uin
 	return value < least ? least : value > most ? most : value;
 }
 
-/* The functions that make the device work, by the beginnings of their names: ids grow with releases. */
-static void choose_callbacks(void)
+/* The function that CUPTI calls cudaLaunchKernel_v7000 is cudaLaunchKernel. */
+static uint16_t function_named(int domain, const char *name)
+{
+	char known[128];
+	const char *version = NULL;
+	size_t length = strlen(name);
+
+	if (domain == CUPTI_CB_DOMAIN_RUNTIME_API)
+		for (const char *at = strstr(name, "_v"); at; at = strstr(at + 1, "_v"))
+			version = at;
+	if (version)
+		length = (size_t)(version - name);
+	if (length >= sizeof(known))
+		return 0;
+	memcpy(known, name, length);
+	known[length] = '\0';
+	return inject_reported_function(known);
+}
+
+static bool is_chosen(int domain, uint32_t id, const char *name)
 {
 	static const char *const beginnings[] = {
 		"cudaLaunch", "cudaGraphLaunch", "cudaMemcpy", "cudaMemset",
 		"cuLaunch",   "cuGraphLaunch",	 "cuMemcpy",   "cuMemset",
 	};
+	/* A slice ends where a thread comes back from waiting. */
+	static const char *const waiting[] = {
+		"cudaStreamSync", "cudaDeviceSync", "cudaEventSync",
+		"cuStreamSync",	  "cuCtxSync",	    "cuEventSync",
+	};
+	bool found = false;
+
+	for (size_t i = 0; i < sizeof(beginnings) / sizeof(*beginnings); i++)
+		found |= !strncmp(name, beginnings[i], strlen(beginnings[i]));
+	if (!live)
+		return found;
+	for (size_t i = 0; i < sizeof(waiting) / sizeof(*waiting); i++)
+		found |= !strncmp(name, waiting[i], strlen(waiting[i]));
+	observed[domain][id] = found ? function_named(domain, name) : 0;
+	return observed[domain][id];
+}
+
+/* The functions that make the device work, by the beginnings of their names: ids grow with releases. */
+static void choose_callbacks(void)
+{
+	callbacks_count = 0;
 
 	for (int domain = CUPTI_CB_DOMAIN_DRIVER_API; domain <= CUPTI_CB_DOMAIN_RUNTIME_API;
 	     domain++) {
@@ -409,15 +565,11 @@ static void choose_callbacks(void)
 
 			if (cupti.GetCallbackName(domain, id, &name) != CUPTI_SUCCESS)
 				break;
-			for (size_t i = 0; name && i < sizeof(beginnings) / sizeof(*beginnings);
-			     i++) {
-				if (strncmp(name, beginnings[i], strlen(beginnings[i])) ||
-				    callbacks_count == CALLBACKS_MAX)
-					continue;
-				callbacks[callbacks_count].domain = domain;
-				callbacks[callbacks_count++].id = id;
-				break;
-			}
+			if (!name || callbacks_count == CALLBACKS_MAX ||
+			    !is_chosen(domain, id, name))
+				continue;
+			callbacks[callbacks_count].domain = domain;
+			callbacks[callbacks_count++].id = id;
 		}
 	}
 }
@@ -432,12 +584,14 @@ static void limit_device_memory(void)
 	cupti.ActivitySetAttribute(CUPTI_ACTIVITY_ATTR_DEVICE_BUFFER_POOL_LIMIT, &size, &pool);
 }
 
-static bool make_buffers(void)
+static bool make_buffers(uint64_t mib)
 {
 	size_t bytes;
 	void *block;
 
-	buffers_count = (uint32_t)setting("OTELGPU_INJECT_CUPTI_MIB", MEMORY_MIB, 2, BUFFERS_MAX);
+	if (buffers)
+		return true; /* left by a former time */
+	buffers_count = (uint32_t)mib;
 	bytes = (size_t)buffers_count * BUFFER_BYTES;
 	block = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (block == MAP_FAILED)
@@ -446,7 +600,7 @@ static bool make_buffers(void)
 	return true;
 }
 
-static enum cupti_counter subscribe(void)
+static enum cupti_counter subscribe(uint64_t mib)
 {
 	CUptiResult status;
 
@@ -463,10 +617,10 @@ static enum cupti_counter subscribe(void)
 	if (version < CUPTI_VERSION_OLDEST)
 		return CUPTI_COUNT_cupti_version_unknown;
 	choose_callbacks();
-	if (!callbacks_count || !make_buffers())
+	if (!callbacks_count || !make_buffers(mib))
 		return CUPTI_COUNT_cupti_refused;
 	/* First of all: who subscribes owns the activities too, whoever asks for them. */
-	status = cupti.Subscribe(&subscriber, called_back, NULL);
+	status = cupti.Subscribe(&subscriber, live ? called_back_live : called_back, NULL);
 	if (status == CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED)
 		return CUPTI_COUNT_cupti_taken;
 	if (status != CUPTI_SUCCESS)
@@ -497,6 +651,26 @@ static void forked(void)
 	give_up(CUPTI_COUNT_cupti_forked);
 }
 
+static void start(enum cupti_counter *reason, uint64_t per_second, uint64_t mib)
+{
+	static bool has_handler;
+
+	thread.inside = true;
+	if (!has_handler)
+		pthread_atfork(NULL, NULL, forked);
+	has_handler = true;
+	slices_start(&slices, per_second, cupti_now_ns());
+	atomic_store(&decide_ns, 0);
+	*reason = subscribe(mib);
+	thread.inside = false;
+	if (*reason != CUPTI_COUNTER_COUNT) {
+		give_up(*reason);
+		return;
+	}
+	atomic_store(&state, STATE_RUNNING);
+	atomic_store(&cupti_active, 1);
+}
+
 void cupti_start(void)
 {
 	const char *wanted = getenv("OTELGPU_INJECT_CUPTI");
@@ -506,18 +680,29 @@ void cupti_start(void)
 	if (!wanted || strcmp(wanted, "1") || atomic_load(&state) != STATE_NEW ||
 	    !atomic_compare_exchange_strong(&state, &new, STATE_STARTING))
 		return;
-	thread.inside = true;
-	pthread_atfork(NULL, NULL, forked);
-	reason = subscribe();
-	thread.inside = false;
+	start(&reason, setting("OTELGPU_INJECT_CUPTI_RATE", PER_SECOND, 1, 1000000),
+	      setting("OTELGPU_INJECT_CUPTI_MIB", MEMORY_MIB, 2, BUFFERS_MAX));
+}
+
+enum cupti_counter cupti_live_start(uint64_t per_second, uint64_t mib)
+{
+	enum cupti_counter reason = CUPTI_COUNT_cupti_taken;
+	int new = STATE_NEW;
+
+	if (!atomic_compare_exchange_strong(&state, &new, STATE_STARTING))
+		return reason;
+	live = true;
+	mib = mib ? mib : MEMORY_MIB;
+	start(&reason, per_second ? per_second : PER_SECOND,
+	      mib < 2		  ? 2
+	      : mib > BUFFERS_MAX ? BUFFERS_MAX
+				  : mib);
 	if (reason != CUPTI_COUNTER_COUNT) {
-		give_up(reason);
-		return;
+		live = false;
+		atomic_store(&state,
+			     STATE_NEW); /* nothing is left of it: another time it may be had */
 	}
-	slices_start(&slices, setting("OTELGPU_INJECT_CUPTI_RATE", PER_SECOND, 1, 1000000),
-		     cupti_now_ns());
-	atomic_store(&state, STATE_RUNNING);
-	atomic_store(&cupti_active, 1);
+	return reason;
 }
 
 void cupti_stop(void)

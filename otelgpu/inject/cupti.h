@@ -64,6 +64,31 @@ bool inject_emit(const void *record, size_t bytes);
 
 void inject_count_device_time(enum cupti_counter counter, uint64_t count);
 
+/*
+ * Of a process that the library came into late, whose calls pass it by: CUPTI says of each when it begins
+ * and when it has ended.
+ */
+uint16_t inject_reported_function(const char *name); /* 0: none of those that are observed */
+uint16_t inject_reported_kind(uint16_t function);    /* enum cuda_kind */
+
+struct reported_call {
+	uint16_t function;
+	uint32_t status;
+	uint64_t object; /* of launches, what is launched */
+	uint64_t began_ns;
+	uint64_t spent_ns; /* on taking its stack */
+	uint64_t correlation;
+};
+
+void inject_reported_begin(struct reported_call *call);
+void inject_reported_end(const struct reported_call *call, uint64_t now_ns);
+
+/* Whether the agent that asked for it still looks. */
+bool inject_is_heard(void);
+
+/* Nobody is in a callback any more, and nothing will be recorded: lets go of the agent's memory. */
+void inject_live_ended(void);
+
 /* --- provided here ------------------------------------------------------------------------- */
 
 /* Not 0 while device time is had: the only thing that a call reads otherwise. */
@@ -74,6 +99,12 @@ extern _Atomic uint32_t cupti_active;
  * number of times.
  */
 void cupti_start(void);
+
+/*
+ * The same in a process whose CUDA is up already: 0 stands for a setting's default. Its thread ends it when nobody is
+ * heard any more, and gives everything back. CUPTI_COUNTER_COUNT, or why not.
+ */
+enum cupti_counter cupti_live_start(uint64_t per_second, uint64_t buffers_mib);
 
 /* Before the process ends: hands over what CUPTI has, within half a second. */
 void cupti_stop(void);

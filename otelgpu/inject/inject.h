@@ -114,6 +114,7 @@ void *own_function(__u16 api,
 extern const char *const api_names[API_COUNT];
 
 /* symbols.c */
+__u16 api_number(const char *name); /* 0: none of those that are observed */
 #define COPIES 3
 extern cuda_function *bound[API_COUNT][COPIES];
 cuda_function *called_from(__u16 api, const void *caller);

@@ -5,6 +5,9 @@
 RECORD(inject_hello);
 RECORD(inject_header);
 RECORD(inject_thread);
+RECORD(live_request);
 ENUM(inject_number);
 ENUM(inject_counter);
+ENUM(inject_heard);
+ENUM(live_answer);
 ENUM(cupti_counter);

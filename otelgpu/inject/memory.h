@@ -26,6 +26,28 @@ enum inject_number {
 	INJECT_HEADER_BYTES = 4096,
 };
 
+enum inject_heard {
+	HEARD_LAST = 1,
+};
+
+/* What the function that a live process is made to call is given: live.c. */
+struct live_request {
+	__u32 magic;
+	__u32 version;
+	__u32 per_second;  /* OTELGPU_INJECT_CUPTI_RATE; 0: the default */
+	__u32 buffers_mib; /* OTELGPU_INJECT_CUPTI_MIB; 0: the default */
+	__u8 socket[112];  /* path, ended by a zero */
+};
+
+enum live_answer {
+	LIVE_NONE = 0,
+	LIVE_OBSERVED = 1,	/* from now on, until the agent goes */
+	LIVE_ALREADY = 2,	/* an agent is there already: nothing was changed */
+	LIVE_NOT_CONNECTED = 3, /* no agent at the socket, or it refused */
+	LIVE_MALFORMED = 4,	/* the request is of another version */
+	LIVE_CUPTI = 64, /* and enum cupti_counter: why there is no device time; nothing is left */
+};
+
 /* Named as the counters of the BPF programs (bpf/lib/counters.h), where both can happen. */
 enum inject_counter {
 	INJECT_SUBMITTED = 0,		/* records given to the ring: not a loss */
@@ -54,7 +76,7 @@ struct inject_header {
 	__u32 threads;	  /* rings */
 	__u32 ring_bytes; /* of each; a power of two */
 	__u64 rings;	  /* offset of the first */
-	__u64 reserved;
+	__u64 heard_ns; /* CLOCK_MONOTONIC when the agent last looked; HEARD_LAST: it will not again */
 	__u64 counters[INJECT_COUNTERS]; /* enum inject_counter; what belongs to no thread */
 	__u64 device_time[INJECT_DEVICE_TIME_COUNTERS]; /* enum cupti_counter */
 };

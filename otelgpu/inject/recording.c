@@ -302,3 +302,54 @@ bool inject_emit(const void *record, size_t bytes)
 	publish(thread, (__u32)bytes);
 	return true;
 }
+
+/* -- Calls that CUPTI reports ------------------------------------------------------------------ */
+
+uint16_t inject_reported_function(const char *name)
+{
+	return api_number(name);
+}
+
+uint16_t inject_reported_kind(uint16_t function)
+{
+	return specs[function].kind;
+}
+
+void inject_reported_begin(struct reported_call *call)
+{
+	struct thread *thread = &this_thread;
+
+	if (!is_current(thread) && !thread_open(thread))
+		return;
+	call->began_ns = clock_now(&thread->clock);
+	if (unlikely(is_probed())) {
+		otelgpu_call_began(call->began_ns, specs[call->function].kind,
+				   CALL_NUMBER(CALL_FAMILY, call->function));
+		call->spent_ns = clock_now(&thread->clock) - call->began_ns;
+	}
+}
+
+void inject_reported_end(const struct reported_call *call, uint64_t now_ns)
+{
+	struct thread *thread = &this_thread;
+	struct cuda_call record;
+
+	if (!call->began_ns || !is_current(thread))
+		return;
+	clear(&record);
+	record.head.time_ns = call->began_ns;
+	record.head.duration_ns = now_ns - call->began_ns - call->spent_ns;
+	record.head.tgid = thread->tgid;
+	record.head.tid = thread->tid;
+	record.head.kind = specs[call->function].kind;
+	record.head.returned = 1;
+	record.api = call->function;
+	record.device = CUDA_DEVICE_UNKNOWN;
+	record.status = (__s32)call->status;
+	record.object = call->object;
+	if (record.head.kind == CUDA_LAUNCH)
+		record.other = call->correlation;
+	else
+		record.caller = call->correlation;
+	submit_call(thread, &record);
+}

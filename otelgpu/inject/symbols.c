@@ -131,6 +131,13 @@ static __u16 number_of(const char *name)
 	}
 }
 
+__u16 api_number(const char *name)
+{
+	__u16 number = number_of(name);
+
+	return number < API_COUNT ? number : 0;
+}
+
 /* -- What a caller is linked to ----------------------------------------------------------- */
 
 /* Nobody defines it: the program asked whether a weak symbol is there, and believed it. */

@@ -19,6 +19,7 @@ from otelgpu.elf.btf import Btf
 from otelgpu.engine.contract import Family
 from otelgpu.errors import OtelgpuError
 from otelgpu.kernel import clock
+from otelgpu.kernel.injection.live import LIVE_FUNCTION, live_request
 from otelgpu.kernel.injection.records import FAMILY
 from otelgpu.kernel.injection.server import DEVICE_TIME_VARIABLE, InjectListener, environment, read_library
 from otelgpu.kernel.loader import read_image
@@ -28,6 +29,8 @@ from otelgpu.model.self_telemetry import Attachment, RingFill
 from otelgpu.processes.address_resolver import AddressResolver
 from otelgpu.processes.kernel_names import KernelNamer, NameKinds
 from otelgpu.processes.listing import ProcessFacts, describe
+from otelgpu.processes.live_injection.answers import refuse_answer
+from otelgpu.processes.live_injection.loading import load_library
 from otelgpu.processes.maps import Mapping as Mapped
 from otelgpu.processes.maps import executable_mappings
 from otelgpu.processes.probes import ProbedFile
@@ -35,6 +38,7 @@ from otelgpu.processes.resources import ResourceDetector
 
 _LOOK_EVERY_S: Final = 0.02  # at how full the rings are: they wake nobody
 _FULL_ENOUGH: Final = 0.25
+_ANSWER_WITHIN_S: Final = 0.05
 _COUNTERS_EVERY_NS: Final = 1_000_000_000
 
 
@@ -97,6 +101,21 @@ class InjectedSource:
         """``present`` with what makes a program started with it be observed."""
         wanted = environment(self._library.path, self._listener.path, present)
         return {**present, **wanted, **({DEVICE_TIME_VARIABLE: "1"} if self._device_time else {})}
+
+    def load_into(self, tgid: int) -> None:
+        """Have a running process be observed from now on. Raises :class:`InjectionRefused` where it is not.
+
+        Before threads of this process are started. It is observed by CUPTI alone: launches, copies and memsets in
+        times of measuring. When this source is closed, or its process dies, the library does nothing any more.
+        """
+        loaded = load_library(
+            tgid,
+            self._library.path,
+            LIVE_FUNCTION,
+            live_request(self._library.layout, self._listener.path),
+            meanwhile=lambda: self._listener.answer_one(_ANSWER_WITHIN_S),
+        )
+        refuse_answer(self._library.layout, tgid, loaded.answer)
 
     @property
     def library(self) -> Path:

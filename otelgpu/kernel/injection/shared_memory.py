@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from otelgpu.elf.btf import Btf
+from otelgpu.kernel.clock import monotonic_ns
 from otelgpu.kernel.ring import run_length
 
 _HEADER_BYTES: Final = 8
@@ -71,6 +72,8 @@ class SharedMemory:
         self._header["version"] = numbers[f"{_PREFIX}VERSION"]
         self._header["threads"], self._header["ring_bytes"] = threads, ring_bytes
         self._header["rings"] = rings
+        self._heard_last = layout.enumerators("inject_heard")["HEARD_LAST"]
+        self._header["heard_ns"] = monotonic_ns()
 
     def take_descriptor(self) -> int:
         """The caller's from now on, to close it; once."""
@@ -78,7 +81,8 @@ class SharedMemory:
         return descriptor
 
     def fullest(self) -> int:
-        """Bytes that wait in the fullest ring; more than a ring has, if a writer lies."""
+        """Bytes that wait in the fullest ring; more than a ring has, if a writer lies. The process hears that we live."""
+        self._header["heard_ns"] = monotonic_ns()
         waiting = self._threads["producer"] - self._consumed
         return int(waiting[~self._given_up].max(initial=0))
 
@@ -174,7 +178,8 @@ class SharedMemory:
         )
 
     def close(self) -> None:
-        """Unmap."""
+        """Unmap; a library that came into a running process ends what it does."""
+        self._header["heard_ns"] = self._heard_last
         if (descriptor := self.take_descriptor()) >= 0:
             os.close(descriptor)
         del self._header, self._threads, self._rings

@@ -65,7 +65,11 @@ _COMPLETE, _TOO_DEEP, _PYTHON_DAMAGED = "complete", "too_deep", "python_damaged"
 _IN_PROCESS: Final = (
     "otelgpu_call_began",
     "call_begin",
+    "inject_reported_begin",
+    "live_began",
+    "called_back_live",
 )  # of our own library, where a call is known by it
+_CALLING_BACK: Final = "/libcupti.so"  # what calls it back in a process that it came into late
 _LIBRARY: Final = "/libotelgpu_inject.so"
 _BPF: Final = "[bpf]"  # as of a module; every program is a function
 _SIGNAL_RETURN: Final = "__restore_rt"  # below it lies what was interrupted: not a return address
@@ -473,6 +477,8 @@ class StackNamer:
             exact = frame.name == _SIGNAL_RETURN
         own = 0
         while own < len(frames) and frames[own].name in _IN_PROCESS and frames[own].file.endswith(_LIBRARY):
+            own += 1
+        while own and own < len(frames) and _CALLING_BACK in frames[own].file:
             own += 1
         return frames[own:], evaluators[own:]
 

@@ -1,0 +1,209 @@
+"""x86-64: a call put into a stopped thread, with a way back that needs nobody, and the code that loads a library.
+
+Bytes in, bytes out. A call is made as the kernel makes one of a signal handler: below what the thread uses of its
+stack lies a signal frame with all of its registers, and the function returns to ``rt_sigreturn``, which restores them
+at once. So the thread comes back on its own should we be killed at any moment.
+
+Sources: ``arch/x86/include/uapi/asm/sigcontext.h``, ``arch/x86/kernel/signal_64.c`` and ``fpu/signal.c`` of Linux; the
+x86-64 psABI, 3.2.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Final
+
+RED_ZONE: Final = 128
+ROOM: Final = 64 << 10
+"""Of stack that a thread must have left: the frame (some 12 KB of extended state at most), and what is called."""
+SIGRETURN: Final = bytes.fromhex("48c7c00f0000000f05")  # mov $15,%rax; syscall
+"""``__restore_rt`` of glibc."""
+SIGRETURN_NUMBER: Final = 15
+ALL_SIGNALS: Final = (1 << 64) - 1
+ENOSYS: Final = 38
+
+_UCONTEXT: Final = struct.Struct("<QQQI4xQ18Q4H4QQ64xQ")
+_FLAGS: Final = 1 | 2 | 4  # UC_FP_XSTATE, UC_SIGCONTEXT_SS, UC_STRICT_RESTORE_SS
+_NO_STACK: Final = 0x7F  # ss_flags that sigaltstack() refuses: the thread's alternate stack stays as it is
+_SOFTWARE: Final = struct.Struct("<IIQI28x")  # struct _fpx_sw_bytes
+_SOFTWARE_AT: Final = 464
+_FEATURES_AT: Final = 512  # XSTATE_BV of the header
+_MAGIC1: Final = 0x46505853
+_MAGIC2: Final = 0x46505845
+_TILES: Final = 3 << 17  # AMX: XTILECFG and XTILEDATA
+_BEFORE_TILES: Final = 2696  # XSAVE's standard form up to PKRU, of processors that have AMX
+_TRAP_AND_DIRECTION: Final = 1 << 8 | 1 << 10
+
+_EINTR: Final = 4
+_ERESTARTNOHAND: Final = 514
+_ERESTARTED: Final = frozenset({512, 513, 514, 516})
+_FAIL_WHEN_INTERRUPTED: Final = frozenset({232, 281, 441, 128, 65, 220, 208})
+"""epoll_wait, epoll_pwait, epoll_pwait2, rt_sigtimedwait, semop, semtimedop, io_getevents: they would report EINTR for
+our stop, and have done nothing by then: they are begun again."""
+WAITING: Final = frozenset(
+    {0, 7, 19, 23, 35, 43, 45, 47, 61, 65, 128, 202, 208, 220, 230, 232, 247, 270, 271, 281, 288, 441}
+)
+"""System calls that wait and can be begun again: read, poll, readv, select, nanosleep, accept, recvfrom, recvmsg, wait4,
+semop, rt_sigtimedwait, futex, io_getevents, semtimedop, clock_nanosleep, epoll_wait, waitid, pselect6, ppoll,
+epoll_pwait, accept4, epoll_pwait2."""
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value
+
+
+def resumed(registers: Mapping[str, int]) -> dict[str, int]:
+    """What to give back to a thread: as it was, but for calls that would fail because it was stopped."""
+    found = dict(registers)
+    if found["orig_rax"] in _FAIL_WHEN_INTERRUPTED and _signed(found["rax"]) == -_EINTR:
+        found["rax"] = -_ERESTARTNOHAND & ALL_SIGNALS
+    return found
+
+
+def uses_tiles(state: bytes) -> bool:
+    """Whether the thread has AMX state, which a signal frame without the permission for it cannot hold."""
+    return bool(int.from_bytes(state[_FEATURES_AT : _FEATURES_AT + 8], "little") & _TILES)
+
+
+def _extended_state(state: bytes) -> bytes:
+    """As in a signal frame: what XSAVE wrote, with the kernel's words of where it ends."""
+    features = int.from_bytes(state[_SOFTWARE_AT : _SOFTWARE_AT + 8], "little")
+    size = len(state)
+    if features & _TILES:
+        features &= ~_TILES
+        size = min(size, _BEFORE_TILES)
+    words = _SOFTWARE.pack(_MAGIC1, size + 4, features, size)
+    whole = bytearray(state[:size])
+    whole[_SOFTWARE_AT : _SOFTWARE_AT + _SOFTWARE.size] = words
+    return bytes(whole) + struct.pack("<I", _MAGIC2)
+
+
+def signal_frame(registers: Mapping[str, int], state: bytes, blocked: int, back: int) -> tuple[int, bytes]:
+    """(address, bytes) of a frame below the thread's stack, by which ``back`` (rt_sigreturn) restores all of it.
+
+    A system call that was interrupted is begun anew by it. (With us there it goes on where it was: a sleep of a given
+    length is not prolonged.)
+    """
+    found = resumed(registers)
+    if _signed(found["orig_rax"]) >= 0 and -_signed(found["rax"]) in _ERESTARTED:
+        found["rax"] = found["orig_rax"]
+        found["rip"] -= 2
+    extended = _extended_state(state)
+    extended_at = (found["rsp"] - RED_ZONE - len(extended)) & ~63
+    address = ((extended_at - 8 - _UCONTEXT.size) & ~15) - 8
+    general = ("r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "rdi", "rsi", "rbp", "rbx", "rdx", "rax")
+    context = _UCONTEXT.pack(
+        *(_FLAGS, 0, 0, _NO_STACK, 0),
+        *(found[name] for name in general),
+        *(found["rcx"], found["rsp"], found["rip"], found["eflags"]),
+        *(found["cs"], 0, 0, found["ss"]),
+        *(0, 0, 0, 0),
+        extended_at,
+        blocked,
+    )
+    frame = struct.pack("<Q", back) + context
+    return address, frame + bytes(extended_at - address - len(frame)) + extended
+
+
+def call(registers: Mapping[str, int], frame: int, function: int, *arguments: int) -> dict[str, int]:
+    """Registers with which a thread calls a function of up to six integers, and returns to ``frame``."""
+    names = ("rdi", "rsi", "rdx", "rcx", "r8", "r9")
+    given = dict(zip(names, (*arguments, *(0,) * (6 - len(arguments))), strict=True))
+    return {
+        **registers,
+        **given,
+        "rip": function,
+        "rsp": frame,
+        "rax": 0,
+        "orig_rax": ALL_SIGNALS,
+        "eflags": registers["eflags"] & ~_TRAP_AND_DIRECTION,
+    }
+
+
+def at_sigreturn(registers: Mapping[str, int], frame: int, back: int) -> bool:
+    """Whether the function has returned, and the thread is about to be restored."""
+    return (
+        registers["orig_rax"] == SIGRETURN_NUMBER
+        and registers["rip"] == back + len(SIGRETURN)
+        and registers["rsp"] == frame + 8
+        and _signed(registers["rax"]) == -ENOSYS
+    )
+
+
+def before_sigreturn(registers: Mapping[str, int], back: int) -> dict[str, int]:
+    """From the stop at that system call to before it: it is not made now, and is made later should we be gone."""
+    return {**registers, "rip": back, "orig_rax": ALL_SIGNALS}
+
+
+# -- The code that the new thread runs --------------------------------------------------------------
+
+SYMBOL_AT: Final = 128
+PATH_AT: Final = 256
+ERROR_AT: Final = 2304
+REQUEST_AT: Final = 2560
+BLOCK_BYTES: Final = 4096
+SYMBOL_MOST: Final = 128
+PATH_MOST: Final = 2048
+FUNCTIONS: Final = ("pthread_self", "pthread_detach", "dlopen", "dlsym", "dlerror")
+"""In the block's first words."""
+ANSWER_AT: Final = 48
+DONE_AT: Final = 56
+TID_AT: Final = 60
+THREAD_AT: Final = 64
+
+LOADER: Final = bytes.fromhex(
+    "53"  # push %rbx
+    "4889fb"  # mov %rdi,%rbx
+    "b8ba000000"  # mov $186,%eax (gettid)
+    "0f05"  # syscall
+    "89433c"  # mov %eax,60(%rbx)
+    "ff13"  # call *(%rbx)
+    "4889c7"  # mov %rax,%rdi
+    "ff5308"  # call *8(%rbx)
+    "488dbb00010000"  # lea 256(%rbx),%rdi
+    "be02000000"  # mov $2,%esi (RTLD_NOW)
+    "ff5310"  # call *16(%rbx)
+    "48894328"  # mov %rax,40(%rbx)
+    "4885c0"  # test %rax,%rax
+    "7421"  # je failed
+    "4889c7"  # mov %rax,%rdi
+    "488db380000000"  # lea 128(%rbx),%rsi
+    "ff5318"  # call *24(%rbx)
+    "4885c0"  # test %rax,%rax
+    "740f"  # je failed
+    "488dbb000a0000"  # lea 2560(%rbx),%rdi
+    "ffd0"  # call *%rax
+    "48894330"  # mov %rax,48(%rbx)
+    "eb21"  # jmp done
+    # failed:
+    "ff5320"  # call *32(%rbx)
+    "4885c0"  # test %rax,%rax
+    "7419"  # je done
+    "4889c6"  # mov %rax,%rsi
+    "488dbb00090000"  # lea 2304(%rbx),%rdi
+    "b9ff000000"  # mov $255,%ecx
+    "ac"  # next: lods (%rsi),%al
+    "aa"  # stos %al,(%rdi)
+    "84c0"  # test %al,%al
+    "7404"  # je done
+    "ffc9"  # dec %ecx
+    "75f6"  # jne next
+    # done:
+    "c7433801000000"  # movl $1,56(%rbx)
+    "31c0"  # xor %eax,%eax
+    "5b"  # pop %rbx
+    "c3"  # ret
+)
+
+
+def loader_block(functions: Mapping[str, int], symbol: bytes, path: bytes, request: bytes) -> bytes:
+    """What :data:`LOADER` is given. Raises ValueError: too long."""
+    if len(symbol) >= SYMBOL_MOST or len(path) >= PATH_MOST or len(request) > BLOCK_BYTES - REQUEST_AT:
+        raise ValueError("a name is too long")
+    block = bytearray(BLOCK_BYTES)
+    block[: 8 * len(FUNCTIONS)] = b"".join(struct.pack("<Q", functions[name]) for name in FUNCTIONS)
+    block[SYMBOL_AT : SYMBOL_AT + len(symbol)] = symbol
+    block[PATH_AT : PATH_AT + len(path)] = path
+    block[REQUEST_AT : REQUEST_AT + len(request)] = request
+    return bytes(block)

@@ -1,0 +1,40 @@
+"""What the library answers in the process that it was loaded into: ``enum live_answer`` of ``inject/memory.h``."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from otelgpu.elf.btf import Btf
+from otelgpu.processes.live_injection.loading import InjectionFailed
+
+_WHY: Final = {
+    "LIVE_ALREADY": ("it was started with the library, or another otelgpu observes it", ""),
+    "LIVE_NOT_CONNECTED": (
+        "it does not reach otelgpu's socket, or was refused",
+        "let otelgpu be of the process's user, or let that enter the socket's folder: docs/explanation/inject.md",
+    ),
+    "LIVE_MALFORMED": ("another version of the library is in it", "restart the process"),
+}
+_CUPTI: Final = {
+    "CUPTI_NOT_FOUND": "there is no libcupti that fits its CUDA",
+    "CUPTI_INCOMPLETE": "its libcupti lacks functions",
+    "CUPTI_VERSION_UNKNOWN": "its libcupti is older than CUDA 11.1",
+    "CUPTI_TAKEN": "another profiler has subscribed to CUPTI in it (Nsight, torch.profiler, DCGM)",
+    "CUPTI_NO_PERMISSION": "the driver lets administrators alone profile",
+    "CUPTI_THREAD_FAILED": "it cannot start a thread",
+}
+_PREFIX: Final = "CUPTI_COUNT_"
+
+
+def refuse_answer(layout: Btf, pid: int, answer: int) -> None:
+    """Raises InjectionFailed, with the reason, for every answer but that the process is observed now."""
+    answers = layout.enumerators("live_answer")
+    if answer == answers["LIVE_OBSERVED"]:
+        return
+    name = next((name for name, number in answers.items() if number == answer), "")
+    why, hint = _WHY.get(name, ("CUPTI cannot work in it", "see docs/reference/cupti.md"))
+    if answer >= answers["LIVE_CUPTI"]:
+        reasons = {number: name for name, number in layout.enumerators("cupti_counter").items()}
+        reason = reasons.get(answer - answers["LIVE_CUPTI"], "").removeprefix(_PREFIX)
+        why, hint = _CUPTI.get(reason.upper(), why), "see docs/reference/cupti.md"
+    raise InjectionFailed(f"process {pid} is not observed: {why}", hint)

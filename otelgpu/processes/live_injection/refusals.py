@@ -1,0 +1,133 @@
+"""Who is not touched, and why: asked before anything is done to a process.
+
+In: ``/proc/PID``. Out: :class:`InjectionRefused`, whose message says what stands in the way. Reads only.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+from typing import Final
+
+from otelgpu.errors import OtelgpuError
+from otelgpu.processes.maps import Mapping, read_maps
+
+_PF_KTHREAD: Final = 0x200000
+_ELF_MAGIC: Final = b"\x7fELF"
+_EM_X86_64: Final = 62
+_CUDA: Final = ("libcuda.so", "libcudart")
+_LOADERS: Final = ("ld-linux-x86-64.so", "ld-2.")
+MACHINE: Final = "x86_64"
+
+
+class InjectionRefused(OtelgpuError):
+    """A library is not loaded into this process; nothing was done to it."""
+
+
+class NoCuda(InjectionRefused):
+    """The process has nothing that could be observed."""
+
+
+def _refuse(pid: int, why: str, hint: str = "") -> InjectionRefused:
+    return InjectionRefused(f"no library is loaded into process {pid}: {why}", hint)
+
+
+def _status(pid: int, proc: Path) -> dict[str, str]:
+    lines = (proc / str(pid) / "status").read_text(errors="replace").splitlines()
+    return {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
+
+
+def refuse_unsuitable(pid: int, *, proc: Path = Path("/proc"), machine: str | None = None) -> None:
+    """Raises :class:`InjectionRefused` for a process that must not, or cannot, be given a library."""
+    if (machine or platform.machine()) != MACHINE:
+        raise _refuse(pid, f"it takes code for each architecture, and there is none for {platform.machine()}")
+    if pid == os.getpid():
+        raise _refuse(pid, "it is otelgpu's own")
+    try:
+        status = _status(pid, proc)
+        flags = int((proc / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()[6])
+    except (OSError, IndexError, ValueError) as error:
+        raise _refuse(pid, "there is no such process") from error
+    _refuse_by_status(pid, status, flags)
+    _refuse_by_program(pid, proc)
+    _refuse_by_maps(pid, proc)
+
+
+def _refuse_by_status(pid: int, status: dict[str, str], flags: int) -> None:
+    if flags & _PF_KTHREAD:
+        raise _refuse(pid, "it is a thread of the kernel")
+    if status.get("Tgid") != str(pid):
+        raise _refuse(
+            pid, f"it is a thread of process {status.get('Tgid', '?')}", "give the process's number"
+        )
+    state = status.get("State", "?")[:1]
+    if state in "ZX":
+        raise _refuse(pid, "it has ended")
+    tracer = status.get("TracerPid", "0")
+    if tracer != "0":
+        raise _refuse(
+            pid, f"process {tracer} traces it already", "a debugger or strace has to let go of it first"
+        )
+    if state in "Tt":
+        raise _refuse(pid, "it is stopped", f"kill -CONT {pid}")
+    seccomp = status.get("Seccomp", "0")
+    if seccomp != "0":
+        raise _refuse(
+            pid,
+            "a seccomp filter decides which system calls it may make, and one that it may not make could end it",
+            "start it with the library instead: otelgpu run --source inject, docs/explanation/inject.md",
+        )
+    if "shstk" in status.get("x86_Thread_features", "").split():
+        raise _refuse(pid, "it has a shadow stack, which tells calls of ours from its own")
+
+
+def _refuse_by_program(pid: int, proc: Path) -> None:
+    folder = proc / str(pid)
+    try:
+        with (folder / "exe").open("rb") as program:
+            head = program.read(20)
+    except PermissionError as error:
+        raise _refuse(pid, "it may not be looked at", "as its user, or root: CAP_SYS_PTRACE") from error
+    except OSError as error:
+        raise _refuse(pid, "it has ended, or is about to") from error
+    if head[:5] != _ELF_MAGIC + b"\x02" or int.from_bytes(head[18:20], "little") != _EM_X86_64:
+        raise _refuse(pid, "its program is not for x86-64")
+    try:
+        if (folder / "ns/mnt").stat().st_ino != (proc / "self/ns/mnt").stat().st_ino:
+            raise _refuse(
+                pid,
+                "it sees other files (another mount namespace): the library and the socket are not there",
+                "mount both into the container and start it with them: docs/explanation/inject.md",
+            )
+        if (folder / "ns/net").stat().st_ino and (folder / "root").readlink() != Path("/"):
+            raise _refuse(pid, "it has another root directory (chroot)")
+    except PermissionError as error:
+        raise _refuse(
+            pid,
+            "it may not be traced: it is another user's, or has more rights than we",
+            "as root or with CAP_SYS_PTRACE; see kernel.yama.ptrace_scope",
+        ) from error
+    except OSError as error:
+        raise _refuse(pid, "it has ended, or is about to") from error
+
+
+def _refuse_by_maps(pid: int, proc: Path) -> None:
+    try:
+        maps = read_maps(pid, proc=proc)
+    except OSError as error:
+        raise _refuse(pid, "it may not be looked at", "as its user, or root: CAP_SYS_PTRACE") from error
+    if not maps:
+        raise _refuse(pid, "it has ended, or is about to")
+    names = {os.path.basename(each.path) for each in maps if each.is_file}
+    if not any(name.startswith(_LOADERS) for name in names):
+        raise _refuse(pid, "its program is linked statically, or not for glibc")
+    if not any(name.startswith(_CUDA) for name in names):
+        raise NoCuda(
+            f"no library is loaded into process {pid}: it makes no CUDA calls (no libcuda, no libcudart)"
+        )
+
+
+def library_in(maps: list[Mapping], library: Path) -> bool:
+    """Whether the process has our library already."""
+    return any(os.path.basename(each.path) == library.name for each in maps)
