@@ -245,7 +245,7 @@ def test_an_agent_hears_of_programs_that_bring_the_library(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        (("attach", "-p1"), "source inject cannot observe a process that runs already"),
+        (("attach", "-p1"), "loads a library into a process that runs already, which is not done unasked"),
         (("agent",), "source inject needs a place where programs can find the agent"),
         (("run", "--families=http", "--", "true"), "source inject sees family cuda only"),
     ],

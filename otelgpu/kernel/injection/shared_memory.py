@@ -81,7 +81,7 @@ class SharedMemory:
         return descriptor
 
     def fullest(self) -> int:
-        """Bytes that wait in the fullest ring; more than a ring has, if a writer lies. The process hears that we live."""
+        """Bytes that wait in the fullest ring; more than a ring has, if a writer lies. Says that we live."""
         self._header["heard_ns"] = monotonic_ns()
         waiting = self._threads["producer"] - self._consumed
         return int(waiting[~self._given_up].max(initial=0))

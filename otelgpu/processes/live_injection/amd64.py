@@ -39,13 +39,13 @@ _EINTR: Final = 4
 _ERESTARTNOHAND: Final = 514
 _ERESTARTED: Final = frozenset({512, 513, 514, 516})
 _FAIL_WHEN_INTERRUPTED: Final = frozenset({232, 281, 441, 128, 65, 220, 208})
-"""epoll_wait, epoll_pwait, epoll_pwait2, rt_sigtimedwait, semop, semtimedop, io_getevents: they would report EINTR for
-our stop, and have done nothing by then: they are begun again."""
+"""epoll_wait, epoll_pwait, epoll_pwait2, rt_sigtimedwait, semop, semtimedop, io_getevents: for our stop they would
+report EINTR, having done nothing by then. They are begun again."""
 WAITING: Final = frozenset(
     {0, 7, 19, 23, 35, 43, 45, 47, 61, 65, 128, 202, 208, 220, 230, 232, 247, 270, 271, 281, 288, 441}
 )
-"""System calls that wait and can be begun again: read, poll, readv, select, nanosleep, accept, recvfrom, recvmsg, wait4,
-semop, rt_sigtimedwait, futex, io_getevents, semtimedop, clock_nanosleep, epoll_wait, waitid, pselect6, ppoll,
+"""System calls that wait and can be begun again: read, poll, readv, select, nanosleep, accept, recvfrom, recvmsg,
+wait4, semop, rt_sigtimedwait, futex, io_getevents, semtimedop, clock_nanosleep, epoll_wait, waitid, pselect6, ppoll,
 epoll_pwait, accept4, epoll_pwait2."""
 
 
@@ -147,6 +147,7 @@ SYMBOL_MOST: Final = 128
 PATH_MOST: Final = 2048
 FUNCTIONS: Final = ("pthread_self", "pthread_detach", "dlopen", "dlsym", "dlerror")
 """In the block's first words."""
+ERROR_BYTES: Final = 256
 ANSWER_AT: Final = 48
 DONE_AT: Final = 56
 TID_AT: Final = 60

@@ -6,6 +6,7 @@ is what the library does; memory of ours is unmapped again.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 import threading
@@ -31,6 +32,7 @@ LOAD_FOR_S: Final = 30.0
 _STOP_S: Final = 0.5
 _CALL_S: Final = 5.0
 _PAUSE_S: Final = 0.002
+_NICE: Final = -15
 _PAGE: Final = 4096
 _PROT_READ_EXEC: Final = 5
 _PROT_READ_WRITE: Final = 3
@@ -63,7 +65,8 @@ def load_library(
 ) -> Loaded:
     """Call ``function`` of ``library`` on a thread of its own in process ``pid``, with a pointer to ``request``.
 
-    ``meanwhile`` is called again and again until that is done: what the function may ask for. Raises :class:`InjectionRefused`: nothing was done. :class:`InjectionFailed`: it was tried.
+    ``meanwhile`` is called again and again until that is done: what the function may ask for. Raises
+    :class:`InjectionRefused`: nothing was done. :class:`InjectionFailed`: it was tried.
     """
     refuse_unsuitable(pid)
     try:
@@ -89,6 +92,8 @@ def _in_own_thread(function: Callable[[], _T], meanwhile: Callable[[], None] | N
     faults: list[BaseException] = []
 
     def run() -> None:
+        with contextlib.suppress(OSError):  # it takes a right; who is held waits for this thread alone
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
         try:
             results.append(function())
         except BaseException as error:
@@ -111,10 +116,13 @@ def _load(target: Target, library: Path, function: str, request: bytes) -> Loade
     held = _Held()
     code = _at_safe_point(target, held, lambda calls: _start(target, calls, block))
     data = code + _PAGE
-    answer = _await(target, data)
+    _await_end(target, data)
+    answer, said = _read_answer(target, data)
     _at_safe_point(
         target, held, lambda calls: calls(target.functions["munmap"], code, 2 * _PAGE), needs_locks=False
     )
+    if not answer:
+        raise InjectionFailed(f"process {target.pid} cannot load the library: {said}")
     return Loaded(answer, held.seconds, held.attempts, code)
 
 
@@ -138,8 +146,8 @@ def _start(target: Target, call: _Calls, block: bytes) -> int:
     return code
 
 
-def _await(target: Target, data: int) -> int:
-    """The function's answer, once the thread that called it has ended."""
+def _await_end(target: Target, data: int) -> None:
+    """Return once the thread that calls the function has ended. Raises InjectionFailed: it takes too long."""
     until = time.monotonic() + LOAD_FOR_S
     while True:
         words = target.read(data, amd64.THREAD_AT)
@@ -156,12 +164,13 @@ def _await(target: Target, data: int) -> int:
         if time.monotonic() >= until:
             raise InjectionFailed(f"process {target.pid}: the thread that loaded the library does not end")
         time.sleep(_PAUSE_S)
-    if not struct.unpack_from("<Q", words, 40)[0] or not struct.unpack_from("<Q", words, amd64.ANSWER_AT)[0]:
-        text = target.read(data + amd64.ERROR_AT, 256).partition(b"\0")[0].decode(errors="replace")
-        raise InjectionFailed(
-            f"process {target.pid} cannot load the library: {text if text.isprintable() else '?'}"
-        )
-    return int(struct.unpack_from("<Q", words, amd64.ANSWER_AT)[0])
+
+
+def _read_answer(target: Target, data: int) -> tuple[int, str]:
+    """The function's answer, and what the dynamic linker said where there is none: 0."""
+    (answer,) = struct.unpack("<Q", target.read(data + amd64.ANSWER_AT, 8))
+    text = target.read(data + amd64.ERROR_AT, amd64.ERROR_BYTES).partition(b"\0")[0].decode(errors="replace")
+    return answer, "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def _threads(pid: int) -> list[int]:

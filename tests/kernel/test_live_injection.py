@@ -1,0 +1,184 @@
+"""A library into programs that run: none is harmed, nothing stays, and what they launch has its time on the GPU."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from otelgpu.kernel.injection.live import LIVE_FUNCTION, live_request
+from otelgpu.kernel.injection.server import InjectListener, read_library
+from otelgpu.kernel.loader import read_image
+from otelgpu.processes.live_injection.loading import InjectionFailed, load_library
+from otelgpu.processes.live_injection.refusals import InjectionRefused, NoCuda
+from tests.kernel.observing import OTELGPU
+from tests.rig import build_fakes, missing_compiler, start_cuda_client
+from tests.rig.injection.repeated import (
+    MODES,
+    await_dormant,
+    build_busy,
+    inject_once,
+    repeat,
+    running,
+)
+
+FAKE_GPU = {"FAKE_CUDART_DRIVER": "libcuda.so.1", "FAKE_CUDART_KERNEL_US": "300"}
+
+
+@pytest.fixture(scope="module")
+def busy_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if missing := missing_compiler():
+        pytest.skip(missing)
+    return build_busy(tmp_path_factory.mktemp("busy"))
+
+
+def fake_gpu() -> dict[str, str]:
+    return {"LD_LIBRARY_PATH": str(build_fakes()), **FAKE_GPU}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_busy_program_is_not_harmed_and_nothing_is_left_in_it(mode: str) -> None:
+    (busy,) = repeat(5, (mode,))
+    assert (busy.code, busy.injected, dict(busy.refused)) == (0, 5, {}), busy.said
+    assert busy.done > 0
+
+
+def test_what_runs_already_has_gpu_frames_in_its_flame_graph(tmp_path: Path) -> None:
+    folded = tmp_path / "kernel.folded"
+    with start_cuda_client(calls=30_000, sleep_us=2_000, env=fake_gpu()) as client:
+        client.begin()
+        time.sleep(0.5)
+        command = (OTELGPU, "profile", "-t", "kernel", "-d", "4", "-o", folded, "--inject", "-p")
+        done = subprocess.run(
+            (*command, str(client.pid)), stderr=subprocess.PIPE, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert client.process.poll() is None
+    lines = folded.read_text().splitlines()
+    on_device = [line for line in lines if line.startswith("gpu_kernel_time") and "main;" in line]
+    assert any("cudaLaunchKernel" in line and "GPU: flash_fwd" in line for line in on_device), lines
+    assert not any("libcupti" in line or "called_back" in line for line in lines)
+    assert f"loading a library into process {client.pid}" in done.stderr
+
+
+def test_attach_with_source_inject_reports_launches_and_their_work(tmp_path: Path) -> None:
+    traces = tmp_path / "traces.jsonl"
+    with start_cuda_client(calls=30_000, sleep_us=2_000, env=fake_gpu()) as client:
+        client.begin()
+        time.sleep(0.3)
+        command = (
+            OTELGPU,
+            "attach",
+            "--source=inject",
+            "--detail=all",
+            "--duration=2",
+            f"--export=file:{traces}",
+        )
+        done = subprocess.run(
+            (*command, "-p", str(client.pid)), stderr=subprocess.PIPE, text=True, timeout=60, check=False
+        )
+    assert done.returncode == 0, done.stderr
+    said = traces.read_text()
+    assert "cuda.correlation.id" in said and "cuLaunchKernel" in said
+
+
+def test_the_second_of_two_agents_is_refused_and_the_first_goes_on(busy_program: Path) -> None:
+    library = read_library()
+    with running(busy_program, "threads") as busy:
+        busy.before = busy.counts
+        listener = InjectListener(library.layout, read_image("cuda").btf)
+        request = live_request(library.layout, listener.path)
+        try:
+            answers = [
+                load_library(
+                    busy.process.pid,
+                    library.path,
+                    LIVE_FUNCTION,
+                    request,
+                    meanwhile=lambda: listener.answer_one(0.02),
+                ).answer
+                for _ in range(2)
+            ]
+        finally:
+            listener.close()
+        names = {number: name for name, number in library.layout.enumerators("live_answer").items()}
+        assert [names[answer] for answer in answers] == ["LIVE_OBSERVED", "LIVE_ALREADY"]
+        assert await_dormant(busy), (busy.counts, busy.before)
+
+
+KILLING = """
+import os, signal, sys
+from otelgpu.kernel import ptrace
+from otelgpu.processes.live_injection import target
+from tests.rig.injection.repeated import inject_once
+steps, real, real_write = 0, ptrace._request, target.Target.write
+def count(last):
+    global steps
+    steps += 1
+    if steps == last:
+        os.kill(os.getpid(), signal.SIGKILL)
+def killed_at(last):
+    child = os.fork()
+    if child:
+        return os.waitpid(child, 0)[1]
+    def request(*arguments):
+        count(last)
+        real(*arguments)
+    def write(*arguments):
+        count(last)
+        real_write(*arguments)
+    ptrace._request, target.Target.write = request, write
+    inject_once(int(sys.argv[1]))
+    os._exit(0)
+killed = 0
+for last in range(1, 400, int(sys.argv[2])):
+    if killed_at(last) != signal.SIGKILL:
+        break
+    killed += 1
+    os.kill(int(sys.argv[1]), 0)
+print(killed)
+"""
+
+
+@pytest.mark.parametrize("mode", ["waits", "numbers"])
+def test_killed_at_any_moment_the_injector_leaves_the_program_unharmed(busy_program: Path, mode: str) -> None:
+    with running(busy_program, mode) as busy:
+        killing = (sys.executable, "-c", KILLING, str(busy.process.pid), "3")
+        done = subprocess.run(killing, stdout=subprocess.PIPE, text=True, timeout=200, check=True)
+        assert int(done.stdout) > 8
+        time.sleep(1)
+        assert busy.process.poll() is None
+        busy.end()
+        assert busy.code == 0, busy.said
+
+
+def test_a_process_without_cuda_is_refused(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "30"]) as idle:
+        try:
+            with pytest.raises(NoCuda, match="makes no CUDA calls"):
+                inject_once(idle.pid)
+        finally:
+            idle.kill()
+
+
+def test_who_is_traced_already_is_refused_and_so_is_who_is_stopped(busy_program: Path) -> None:
+    with running(busy_program, "numbers") as busy:
+        busy.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, busy.process.pid, os.WSTOPPED | os.WNOWAIT)
+        with pytest.raises(InjectionRefused, match="it is stopped"):
+            inject_once(busy.process.pid)
+        busy.process.send_signal(signal.SIGCONT)
+
+
+def test_a_library_that_is_not_there_is_said_and_the_program_goes_on(busy_program: Path) -> None:
+    with running(busy_program, "numbers") as busy:
+        with pytest.raises(InjectionFailed, match="cannot open shared object file"):
+            load_library(busy.process.pid, Path("/nowhere/libother.so"), LIVE_FUNCTION, b"")
+        assert not busy.left_behind
+        busy.end()
+        assert busy.code == 0
