@@ -182,3 +182,37 @@ def test_a_library_that_is_not_there_is_said_and_the_program_goes_on(busy_progra
         assert not busy.left_behind
         busy.end()
         assert busy.code == 0
+
+
+def test_another_profiler_in_the_process_is_named_and_nothing_is_left(busy_program: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FAKE_CUPTI_TAKEN", "1")
+        with running(busy_program, "numbers") as busy:
+            busy.before = busy.counts
+            command = (OTELGPU, "attach", "--source=inject", "--export=file:/dev/null", "-p")
+            done = subprocess.run(
+                (*command, str(busy.process.pid)), stderr=subprocess.PIPE, text=True, timeout=60, check=False
+            )
+            assert done.returncode == 1
+            assert "another profiler of the process subscribed to CUPTI first" in done.stderr
+            assert await_dormant(busy)
+            busy.end()
+            assert busy.code == 0, busy.said
+
+
+def test_a_thread_that_another_traces_is_left_to_it(busy_program: Path) -> None:
+    tracing = (
+        "import sys, time\nfrom otelgpu.kernel.ptrace import HeldThread\n"
+        "held = HeldThread(int(sys.argv[1]))\nprint('ready', flush=True)\ntime.sleep(30)"
+    )
+    with running(busy_program, "numbers") as busy:
+        command = (sys.executable, "-c", tracing, str(busy.process.pid))
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as tracer:
+            try:
+                assert tracer.stdout is not None and tracer.stdout.readline() == "ready\n"
+                with pytest.raises(InjectionRefused, match=f"process {tracer.pid} traces it already"):
+                    inject_once(busy.process.pid)
+            finally:
+                tracer.kill()
+        busy.end()
+        assert busy.code == 0, busy.said

@@ -57,6 +57,12 @@ CASES: Final = (
     usage("run --detail opps -- true", "'opps' is not one of 'phases', 'ops', 'all'"),
     usage("run --source probes -- true", "'probes' is not one of 'uprobe', 'inject'"),
     usage("record -- true", "Missing option '-o' / '--output'"),
+    usage("attach --source probe -p 1", "'probe' is not one of 'uprobe', 'inject'"),
+    usage(
+        "profile --inject -t kernel -- true", "--inject is for kernels of running processes: -t kernel -p PID"
+    ),
+    usage("profile --inject -t cpu -p 1", "--inject is for kernels of running processes: -t kernel -p PID"),
+    setting("attach -p 1", "which is not done unasked", OTELGPU_SOURCE="inject"),
     usage("agent -p 1", "No such option '-p'"),
     usage("attach -p 1 --container ab", "No such option '--container'"),
     usage("top request", "'request' is not one of"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from otelgpu.elf.btf import Btf
+from otelgpu.kernel.injection.live import REASONS
 from otelgpu.processes.live_injection.loading import InjectionFailed
 
 _WHY: Final = {
@@ -15,14 +16,6 @@ _WHY: Final = {
     ),
     "LIVE_MALFORMED": ("another version of the library is in it", "restart the process"),
 }
-_CUPTI: Final = {
-    "CUPTI_NOT_FOUND": "there is no libcupti that fits its CUDA",
-    "CUPTI_INCOMPLETE": "its libcupti lacks functions",
-    "CUPTI_VERSION_UNKNOWN": "its libcupti is older than CUDA 11.1",
-    "CUPTI_TAKEN": "another profiler has subscribed to CUPTI in it (Nsight, torch.profiler, DCGM)",
-    "CUPTI_NO_PERMISSION": "the driver lets administrators alone profile",
-    "CUPTI_THREAD_FAILED": "it cannot start a thread",
-}
 _PREFIX: Final = "CUPTI_COUNT_"
 
 
@@ -32,9 +25,9 @@ def refuse_answer(layout: Btf, pid: int, answer: int) -> None:
     if answer == answers["LIVE_OBSERVED"]:
         return
     name = next((name for name, number in answers.items() if number == answer), "")
-    why, hint = _WHY.get(name, ("CUPTI cannot work in it", "see docs/reference/cupti.md"))
+    why, hint = _WHY.get(name, ("its library answers otherwise than it may", ""))
     if answer >= answers["LIVE_CUPTI"]:
-        reasons = {number: name for name, number in layout.enumerators("cupti_counter").items()}
-        reason = reasons.get(answer - answers["LIVE_CUPTI"], "").removeprefix(_PREFIX)
-        why, hint = _CUPTI.get(reason.upper(), why), "see docs/reference/cupti.md"
+        counters = {number: name for name, number in layout.enumerators("cupti_counter").items()}
+        reason = counters.get(answer - answers["LIVE_CUPTI"], "").removeprefix(_PREFIX)
+        why, hint = REASONS.get(reason, REASONS["cupti_refused"]), "see docs/reference/cupti.md"
     raise InjectionFailed(f"process {pid} is not observed: {why}", hint)

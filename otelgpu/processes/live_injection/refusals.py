@@ -41,7 +41,9 @@ def _status(pid: int, proc: Path) -> dict[str, str]:
 def refuse_unsuitable(pid: int, *, proc: Path = Path("/proc"), machine: str | None = None) -> None:
     """Raises :class:`InjectionRefused` for a process that must not, or cannot, be given a library."""
     if (machine or platform.machine()) != MACHINE:
-        raise _refuse(pid, f"it takes code for each architecture, and there is none for {platform.machine()}")
+        raise _refuse(
+            pid, f"it takes code for each architecture, and there is none for {machine or platform.machine()}"
+        )
     if pid == os.getpid():
         raise _refuse(pid, "it is otelgpu's own")
     try:

@@ -1,0 +1,113 @@
+"""Who is not given a library: by what /proc says, before anything is done."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from otelgpu.processes.live_injection.refusals import InjectionRefused, NoCuda, refuse_unsuitable
+
+PID = 4_000_000
+ELF = b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x03\x00\x3e\x00"
+STATUS = {
+    "Tgid": str(PID),
+    "State": "S (sleeping)",
+    "TracerPid": "0",
+    "Seccomp": "0",
+    "x86_Thread_features": "",
+}
+MAPS = (
+    "7f0000000000-7f0000001000 r-xp 00000000 08:01 11 /usr/lib/ld-linux-x86-64.so.2\n"
+    "7f0000010000-7f0000011000 r-xp 00000000 08:01 12 /usr/lib/libcudart.so.12\n"
+)
+
+
+def proc_of(
+    folder: Path,
+    status: Mapping[str, str] | None = None,
+    *,
+    program: bytes = ELF,
+    maps: str = MAPS,
+    flags: int = 0,
+) -> Path:
+    """A /proc with one process that may be given a library, but for what is said otherwise."""
+    own = folder / str(PID)
+    for each in (own, folder / "self"):
+        (each / "ns").mkdir(parents=True)
+        (each / "ns" / "net").touch()
+    (own / "ns" / "mnt").touch()
+    os.link(own / "ns" / "mnt", folder / "self" / "ns" / "mnt")
+    (own / "root").symlink_to("/")
+    (own / "exe").write_bytes(program)
+    (own / "maps").write_text(maps)
+    (own / "stat").write_text(f"{PID} (a) name) S 1 1 1 0 -1 {flags} 0")
+    (own / "status").write_text(
+        "".join(f"{key}:\t{value}\n" for key, value in {**STATUS, **(status or {})}.items())
+    )
+    return folder
+
+
+def test_a_suitable_process_is_not_refused(tmp_path: Path) -> None:
+    refuse_unsuitable(PID, proc=proc_of(tmp_path), machine="x86_64")
+
+
+@pytest.mark.parametrize(
+    ("status", "why"),
+    [
+        ({"Tgid": "17"}, "it is a thread of process 17"),
+        ({"State": "Z (zombie)"}, "it has ended"),
+        ({"State": "T (stopped)"}, "it is stopped"),
+        ({"TracerPid": "99"}, "process 99 traces it already"),
+        ({"Seccomp": "2"}, "a seccomp filter"),
+        ({"Seccomp": "1"}, "a seccomp filter"),
+        ({"x86_Thread_features": "shstk"}, "a shadow stack"),
+    ],
+)
+def test_what_stands_in_the_way_is_said(tmp_path: Path, status: Mapping[str, str], why: str) -> None:
+    with pytest.raises(InjectionRefused, match=why):
+        refuse_unsuitable(PID, proc=proc_of(tmp_path, status), machine="x86_64")
+
+
+def test_a_thread_of_the_kernel_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InjectionRefused, match="thread of the kernel"):
+        refuse_unsuitable(PID, proc=proc_of(tmp_path, flags=0x200000), machine="x86_64")
+
+
+def test_another_architecture_is_refused_ours_and_the_program_s(tmp_path: Path) -> None:
+    with pytest.raises(InjectionRefused, match="aarch64"):
+        refuse_unsuitable(PID, proc=tmp_path, machine="aarch64")
+    thirty_two = ELF[:4] + b"\x01" + ELF[5:]
+    with pytest.raises(InjectionRefused, match="not for x86-64"):
+        refuse_unsuitable(PID, proc=proc_of(tmp_path, program=thirty_two), machine="x86_64")
+
+
+def test_other_files_and_another_root_are_refused(tmp_path: Path) -> None:
+    proc = proc_of(tmp_path / "a")
+    (proc / "self" / "ns" / "mnt").unlink()
+    (proc / "self" / "ns" / "mnt").touch()
+    with pytest.raises(InjectionRefused, match="another mount namespace"):
+        refuse_unsuitable(PID, proc=proc, machine="x86_64")
+    proc = proc_of(tmp_path / "b")
+    (proc / str(PID) / "root").unlink()
+    (proc / str(PID) / "root").symlink_to("/srv")
+    with pytest.raises(InjectionRefused, match="another root directory"):
+        refuse_unsuitable(PID, proc=proc, machine="x86_64")
+
+
+def test_static_programs_and_such_without_cuda_are_refused(tmp_path: Path) -> None:
+    linker, cuda = MAPS.splitlines(keepends=True)
+    with pytest.raises(InjectionRefused, match="linked statically"):
+        refuse_unsuitable(PID, proc=proc_of(tmp_path / "a", maps=cuda), machine="x86_64")
+    with pytest.raises(NoCuda, match="makes no CUDA calls"):
+        refuse_unsuitable(PID, proc=proc_of(tmp_path / "b", maps=linker), machine="x86_64")
+
+
+@pytest.mark.parametrize("pid", [PID, 0, -1])
+def test_a_process_that_is_not_there_is_refused(tmp_path: Path, pid: int) -> None:
+    with pytest.raises(InjectionRefused, match="no such process"):
+        refuse_unsuitable(pid, proc=tmp_path, machine="x86_64")
+    with pytest.raises(InjectionRefused, match="otelgpu's own"):
+        refuse_unsuitable(os.getpid(), machine="x86_64")
