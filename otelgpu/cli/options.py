@@ -461,9 +461,9 @@ def load_into(source: InjectedSource, members: Iterable[int]) -> None:
             refused.append(error)
     if not observed:
         raise next((each for each in refused if not isinstance(each, NoCuda)), refused[0])
-    for error in refused:
-        if not isinstance(error, NoCuda):
-            say(error.message)
+    for each in refused:
+        if not isinstance(each, NoCuda):
+            say(each.message)
 
 
 LOADING: Final = (
