@@ -47,7 +47,7 @@ def diagnose(name: str, case: Case, recording: Path | None = None) -> Said:
     with tempfile.TemporaryDirectory() as folder, control_group(case, folder) as prefix, ExitStack() as stack:
         program = [sys.executable, "-m", "tests.gallery.programs", name, folder]
         if case.native:
-            program = [compiled(folder), name, folder]
+            program = ["sh", "-c", 'exec "$@" > /dev/null', "sh", compiled(case.native, folder), name, folder]
         program = [*prefix, *program]
         target, device = ["--", *program], ["--device-calls"] if case.device else []
         if case.quota:
@@ -69,11 +69,12 @@ def diagnose(name: str, case: Case, recording: Path | None = None) -> Said:
     return said_of(msgspec.json.decode(done.stdout, type=StallReport))
 
 
-def compiled(folder: str) -> str:
-    """The native program."""
+def compiled(name: str, folder: str) -> str:
+    """A native program."""
     made = os.path.join(folder, "native")
-    source = Path(__file__).parent / "programs" / "native.c"
-    subprocess.run(["cc", "-O2", "-g", "-pthread", "-o", made, source], check=True)
+    compiler = "c++" if name.endswith(".cpp") else "cc"
+    source = Path(__file__).parent / "programs" / name
+    subprocess.run([compiler, "-O2", "-g", "-pthread", "-o", made, source], check=True)
     return made
 
 

@@ -8,6 +8,7 @@ from statistics import median
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 from msgspec import Struct
 
 from otelgpu.diagnose.stall.activities import Activity, activities
@@ -20,6 +21,7 @@ from otelgpu.diagnose.stall.causes import (
     INPUT,
     LOCK,
     SLEEP,
+    own_frame,
 )
 from otelgpu.diagnose.stall.compiling import compiled
 from otelgpu.diagnose.stall.critical import critical_threads, window
@@ -63,6 +65,7 @@ from otelgpu.diagnose.stall.verdicts import (
     ThreadPlace,
 )
 from otelgpu.model.quantities import duration
+from otelgpu.render.frames import Frame
 
 LEAST_SECONDS: Final = 0.5
 """Of a thread that is looked at: of less nothing is usual."""
@@ -245,9 +248,24 @@ def _unexplained(judged: Judged) -> StallVerdict | None:
         return None
     return _inconclusive(
         f"{int(long[:-1].sum())} of {len(gap)} steps are longer than usual ({duration(float(steps.usual_ns))}), "
-        "and no wait that was seen explains it: the thread ran, or waited for less than 1 ms at a time",
+        "and no wait that was seen explains it: the thread ran, or waited for less than 1 ms at a time"
+        + _ran_at(judged, steps, long),
         "otelgpu profile -t cpu,python -p PID says what it ran",
     )
+
+
+def _ran_at(judged: Judged, steps: Steps, long: npt.NDArray[np.bool_]) -> str:
+    """Where it was seen on a CPU in those steps, more than in the others."""
+    inside: Counter[Frame] = Counter()
+    outside: Counter[Frame] = Counter()
+    for row in judged.thread.of(CPU):
+        step = int(np.searchsorted(steps.begins_ns, row.begin_ns, side="right")) - 1
+        if (frame := own_frame(row.frames)) is not None and 0 <= step < len(long):
+            (inside if long[step] else outside)[frame] += row.length_ns
+    share = long.sum() / max((~long).sum(), 1)
+    more = {frame: spent - share * outside[frame] for frame, spent in inside.items()}
+    most = max(more, key=lambda frame: more[frame], default=None)
+    return "" if most is None else f", most of it at {most.label}"
 
 
 def _inconclusive(text: str, following: str) -> StallVerdict:

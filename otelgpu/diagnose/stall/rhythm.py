@@ -31,6 +31,8 @@ USUAL: Final = 0.5
 COVERED: Final = 0.6
 """Of the time that the thread is looked at, from first to last beat: what comes for a while only is no rhythm of
 all."""
+LASTS: Final = 0.3
+"""The same, of what goes on to the end: a loop after long preparations."""
 SAME_NS: Final = 1_000_000
 """Beats of a step come after each other by more."""
 
@@ -70,11 +72,7 @@ def find_rhythm(thread: ThreadSeen, begin_ns: int, end_ns: int) -> Rhythm | None
     if _is_regular(spans, end_ns - begin_ns):
         return _rhythm(spans, end_ns, PUBLISHED, None)
     candidates = _candidates(thread.of(SYSCALL_TIME, OFF_CPU), begin_ns, end_ns)
-    found = [
-        (len(times), depth, key, site, times)
-        for (key, site, depth), times in candidates.items()
-        if _is_regular(times, end_ns - begin_ns)
-    ]
+    found = _regular(candidates, begin_ns, end_ns) or _regular(candidates, begin_ns, end_ns, is_last=True)
     if not found:
         return None
     found = _without_bursts(found)
@@ -84,6 +82,23 @@ def find_rhythm(thread: ThreadSeen, begin_ns: int, end_ns: int) -> Rhythm | None
         (each for each in found if each[0] * 1.5 >= most), key=lambda each: (each[1], -each[0], each[2])
     )
     return _rhythm(times, end_ns, key, site)
+
+
+def _regular(
+    candidates: Mapping[tuple[str, Frame, int], I64], begin_ns: int, end_ns: int, *, is_last: bool = False
+) -> list[_Candidate]:
+    """Those at regular times all the while, or, ``is_last``, from some time on."""
+    return [
+        (len(times), depth, key, site, times)
+        for (key, site, depth), times in candidates.items()
+        if _is_regular(times, _rest(times, begin_ns, end_ns) if is_last else end_ns - begin_ns)
+    ]
+
+
+def _rest(times: I64, begin_ns: int, end_ns: int) -> int:
+    """From the first beat to the end, where that is long enough; else all."""
+    rest = end_ns - int(times[0])
+    return rest if rest >= LASTS * (end_ns - begin_ns) else end_ns - begin_ns
 
 
 def _without_bursts(found: Sequence[_Candidate]) -> list[_Candidate]:

@@ -460,3 +460,23 @@ def test_of_two_faults_in_one_step_each_is_named() -> None:
         if step % 12 == 11:
             made.write(60, 50_000_000)
     assert [each.cause for each in report(observed(made)).verdicts] == ["sleep", "file_write"]
+
+
+def test_a_loop_after_long_preparations_has_steps() -> None:
+    made = Timeline()
+    for _ in range(20):  # of other steps than those that come
+        made.write(200, 1_000_000)
+    for step in range(40):
+        made.work(30)
+        made.sleep(10)
+        if step % 5 == 4:
+            made.wait(100, (*kernel("filemap_read"), OTHER, LOOP), syscall="pread64", state="uninterruptible")
+    found = report(observed(made))
+    assert [each.cause for each in found.verdicts] == ["file_read"]
+    assert found.verdicts[0].rhythm is not None and found.verdicts[0].rhythm.every == 5
+
+
+def test_steps_that_run_for_longer_are_inconclusive_and_where_they_run_is_said() -> None:
+    (verdict,) = report(observed(loop(lambda made: made.work(200, (SAVE, LOOP))))).verdicts
+    assert verdict.klass == INCONCLUSIVE
+    assert verdict.evidence[0].text.endswith("most of it at save (train.py:31)")
