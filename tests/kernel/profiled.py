@@ -52,8 +52,14 @@ class Profiled:
         self.tgid = 0
         self.known: dict[str, list[Known]] = {}
 
-    def run(self, command: Sequence[str | Path], *, also: Callable[[], None] = lambda: None) -> None:
-        """To its end; ``also`` is done when it has said what it did, while it still runs."""
+    def run(
+        self,
+        command: Sequence[str | Path],
+        *,
+        before: Callable[[int], None] = lambda pid: None,
+        also: Callable[[], None] = lambda: None,
+    ) -> None:
+        """To its end; ``before`` is done before its part, ``also`` when it said what it did, while it still runs."""
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -64,6 +70,7 @@ class Profiled:
             self.watching.observe(process.pid)
             self.watching.pump(0.2)
             self._await_tables()
+            before(process.pid)
             process.stdin.write("\n")
             process.stdin.flush()
             output = process.stdout

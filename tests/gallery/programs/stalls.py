@@ -152,7 +152,7 @@ def gil(folder: Path) -> None:
                 total += number % 7
 
     threading.Thread(target=tokenize, name="tokenizer", daemon=True).start()
-    for _ in range(STEPS):
+    for _ in range(STEPS // 2):
         work()
         pause()
     ended.set()
