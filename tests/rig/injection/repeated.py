@@ -77,8 +77,24 @@ class Busy(Struct, kw_only=True):
 def build_busy(folder: Path) -> Path:
     """The program, linked to the fake libcudart."""
     program, fakes = folder / "busy", build_fakes()
-    command = ["gcc", "-O2", "-pthread", "-Wall", "-Wextra", "-Werror", "-o", program, _SOURCE]
-    link = ["-Wl,--no-as-needed", f"-L{fakes}", "-l:libcudart.so.12", "-lm", f"-Wl,-rpath,{fakes}"]
+    command: list[str | Path] = [
+        "gcc",
+        "-O2",
+        "-pthread",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-o",
+        program,
+        _SOURCE,
+    ]
+    link: list[str | Path] = [
+        "-Wl,--no-as-needed",
+        f"-L{fakes}",
+        "-l:libcudart.so.12",
+        "-lm",
+        f"-Wl,-rpath,{fakes}",
+    ]
     subprocess.run([*command, *link], check=True, timeout=60)
     return program
 
