@@ -157,6 +157,24 @@ def test_killed_at_any_moment_the_injector_leaves_the_program_unharmed(busy_prog
         assert busy.code == 0, busy.said
 
 
+def test_an_agent_that_is_killed_leaves_a_library_that_ends_what_it_does(busy_program: Path) -> None:
+    dying = (
+        "import os, signal, sys\nfrom otelgpu.kernel.injection.server import InjectListener\n"
+        "from tests.rig.injection import repeated\n"
+        "InjectListener.close = lambda self: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "repeated.inject_once(int(sys.argv[1]))"
+    )
+    with running(busy_program, "threads") as busy:
+        busy.before = busy.counts
+        command = (sys.executable, "-c", dying, str(busy.process.pid))
+        done = subprocess.run(command, timeout=60, check=False)
+        assert done.returncode == -signal.SIGKILL
+        assert busy.left_behind, "its memory is there until the library misses it"
+        assert await_dormant(busy, unheard=True), (busy.counts, busy.before, busy.left_behind)
+        busy.end()
+        assert busy.code == 0, busy.said
+
+
 def test_a_process_without_cuda_is_refused(tmp_path: Path) -> None:
     with subprocess.Popen(["sleep", "30"]) as idle:
         try:

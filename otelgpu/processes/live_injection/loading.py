@@ -29,7 +29,7 @@ TRY_FOR_S: Final = 10.0
 """How long a thread at a safe point is looked for."""
 LOAD_FOR_S: Final = 30.0
 """How long the new thread may take: it may have to wait for whoever else loads a library."""
-_STOP_S: Final = 0.5
+_STOP_S: Final = 2.0
 _CALL_S: Final = 5.0
 _PAUSE_S: Final = 0.002
 _NICE: Final = -15

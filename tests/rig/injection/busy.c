@@ -60,6 +60,7 @@ static __attribute__((noinline)) double compute(unsigned int rounds, double seed
 
 	for (int i = 0; i < 8; i++)
 		a[i] = seed + i;
+	__asm__ volatile("" : : : "memory"); /* it is computed each time, though it is the same */
 	for (unsigned int r = 0; r < rounds; r++)
 		for (int i = 0; i < 8; i++)
 			a[i] = a[i] * 1.0000001 + (double)(r & 7);

@@ -29,6 +29,8 @@ from tests.rig.fakes import build_fakes
 MODES: Final = ("threads", "malloc", "signals", "forks", "waits", "numbers")
 _SOURCE: Final = Path(__file__).parent / "busy.c"
 _DORMANT_S: Final = 10.0
+_UNHEARD_S: Final = 15.0
+"""UNHEARD_NS of connection.c."""
 
 
 class Busy(Struct, kw_only=True):
@@ -129,9 +131,12 @@ def inject_once(tgid: int) -> Loaded:
         listener.close()
 
 
-def await_dormant(busy: Busy) -> bool:
-    """Whether it has as many descriptors and threads as before, and nothing of ours is mapped but libraries."""
-    until = time.monotonic() + _DORMANT_S
+def await_dormant(busy: Busy, *, unheard: bool = False) -> bool:
+    """Whether it has as many descriptors and threads as before, and nothing of ours is mapped but libraries.
+
+    ``unheard``: the agent did not say that it goes.
+    """
+    until = time.monotonic() + _DORMANT_S + (_UNHEARD_S if unheard else 0)
     while time.monotonic() < until:
         # One that forks has more of both for a moment.
         if busy.counts <= busy.before and not busy.left_behind:
