@@ -83,6 +83,8 @@ def _shown() -> Mapping[str, ConsoleLabel]:
 def _written(label: ConsoleLabel, value: Value) -> str:
     if label.unit is Unit.SECONDS and isinstance(value, int | float):
         return label.text.format(duration(float(value) * 1e9))
+    if label.unit is Unit.COUNT and isinstance(value, int | float):
+        return label.text.format(f"{value:.3g}")
     if label.unit is Unit.BYTES and isinstance(value, int):
         return label.text.format(size(float(value)))
     return label.text.format(value)

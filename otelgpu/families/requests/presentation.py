@@ -110,6 +110,13 @@ _MODELS: Final = TopTable(
         *_percentiles("tpot", "TPOT", gen_ai.TIME_PER_OUTPUT_TOKEN.name),
         rate("chunks_per_s", "chunks/s", gen_ai.TIME_BETWEEN_CHUNKS.name),
         *_percentiles("queue", "queue", gen_ai.QUEUE_TIME.name),
+        Column(key="energy_mean_j", title="J/req", how=How.MEAN, metrics=("otelgpu.gen_ai.request.energy",)),
+        Column(
+            key="energy_per_1000_tokens_mean_j",
+            title="J/1k tokens",
+            how=How.MEAN,
+            metrics=("otelgpu.gen_ai.request.energy_per_1000_tokens",),
+        ),
     ),
     sort="requests_per_s",
 )
@@ -165,6 +172,7 @@ PRESENTATION: Final = Presentation(
         ConsoleLabel(key="gen_ai.latency.time_to_first_token", text="ttft {}", unit=Unit.SECONDS),
         ConsoleLabel(key="otelgpu.gen_ai.time_per_output_token", text="tpot {}", unit=Unit.SECONDS),
         ConsoleLabel(key="gen_ai.usage.output_tokens", text="{} tokens"),
+        ConsoleLabel(key="otelgpu.gen_ai.request.energy", text="{} J", unit=Unit.COUNT),
     ),
     viewer=_VIEWER,
     tracks=(

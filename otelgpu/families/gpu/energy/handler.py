@@ -181,4 +181,3 @@ class EnergyHandler:
     def end_process(self, tgid: int, time_ns: int) -> None:
         """All that it did has been reported."""
         self._ledger.forget_process(tgid)
-        self._work.forget_process(tgid)

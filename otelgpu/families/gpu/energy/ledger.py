@@ -144,7 +144,9 @@ class Ledger:
             gpu.settled_ns = max(gpu.settled_ns, gpu.energy.until_ns)
 
     def forget_process(self, tgid: int) -> None:
-        """It has ended."""
+        """It has ended. Requests of it that nobody closed are nobody's."""
+        for key in self._work.forget_process(tgid):
+            self.close(key, counts=False)
         self._visible.pop(tgid, None)
         for gpu in self._gpus.values():
             gpu.processes.pop(tgid, None)
@@ -189,7 +191,7 @@ class Ledger:
 
     def close(self, key: int, *, counts: bool = True) -> Account | None:
         """What a request was charged; nothing is from here on. Not ``counts``: it is nobody's after all."""
-        self._work.flights.pop(key, None)
+        self._work.drop(key)
         account = self._accounts.pop(key, None)
         if account is not None:
             use = Use.REQUESTS if counts else Use.UNATTRIBUTED

@@ -65,6 +65,7 @@ class Work:
     def __init__(self, lineage: Callable[[int], Iterable[int]]) -> None:
         self.counters: Counter[str] = Counter()
         self.flights: dict[int, Flight] = {}
+        self._flights_of: dict[int, dict[int, Flight]] = {}  # by process
         self._lineage = lineage
         self._processes: dict[int, _Process] = {}
         self._steps = self._calls = 0
@@ -78,13 +79,23 @@ class Work:
         if len(self.flights) >= FLIGHTS:
             self.counters["requests_not_charged"] += 1
             return
-        self.flights[key] = Flight(key, tgid, start_ns)
+        flight = self.flights[key] = Flight(key, tgid, start_ns)
+        self._flights_of.setdefault(tgid, {})[key] = flight
 
     def end(self, key: int, end_ns: int) -> None:
         """It is no more."""
         flight = self.flights.get(key)
         if flight is not None:
             flight.end_ns = max(end_ns, flight.start_ns + 1)
+
+    def drop(self, key: int) -> None:
+        """Nothing is charged to a request any more."""
+        flight = self.flights.pop(key, None)
+        if flight is not None:
+            mine = self._flights_of[flight.tgid]
+            del mine[key]
+            if not mine:
+                del self._flights_of[flight.tgid]
 
     def launch(self, tgid: int, start_ns: int, end_ns: int) -> None:
         """A process launched work, for whomever."""
@@ -149,11 +160,10 @@ class Work:
 
     def under_way(self, tgids: Iterable[int], start_ns: int, end_ns: int) -> list[tuple[int, int]]:
         """Requests of processes in a stretch of time, each with its part of it."""
-        wanted = set(tgids)
         found = [
-            (each.key, each.overlap(start_ns, end_ns))
-            for each in self.flights.values()
-            if each.tgid in wanted
+            (key, each.overlap(start_ns, end_ns))
+            for tgid in tgids
+            for key, each in self._flights_of.get(tgid, {}).items()
         ]
         return [each for each in found if each[1]]
 
@@ -166,27 +176,19 @@ class Work:
         """What a process did in an interval; None: nothing that is known."""
         lineage = list(self._lineage(tgid))
         process = self._processes.get(tgid) or _Process()
-        steps = [
-            self._step(step, lineage, start_ns, end_ns)
-            for step in process.steps
-            if step.start_ns < end_ns and step.end_ns > start_ns
-        ]
+        steps = [step for step in process.steps if step.start_ns < end_ns and step.end_ns > start_ns]
         under_way = self.under_way(lineage, start_ns, end_ns)
         device_time = _in_bins(process.device_time, start_ns, end_ns)
         calls = _in_bins(process.calls, start_ns, end_ns)
         if not (steps or under_way or device_time or calls):
             return None
-        spans = [
-            (max(step.start_ns, start_ns), min(step.end_ns, end_ns))
-            for step in process.steps
-            if step.start_ns < end_ns and step.end_ns > start_ns
-        ]
+        spans = [(max(step.start_ns, start_ns), min(step.end_ns, end_ns)) for step in steps]
         for key, lasted in under_way:
             begins = max(self.flights[key].start_ns, start_ns)
             spans.append((begins, begins + lasted))
         return ProcessPart(
             weight=1,
-            steps=steps,
+            steps=[self._step(step, lineage, start_ns, end_ns) for step in steps],
             device_time=device_time,
             calls=calls,
             under_way=under_way,
@@ -214,16 +216,15 @@ class Work:
                     self._calls -= len(bins.pop(place))
         return [key for key, each in self.flights.items() if each.end_ns and each.end_ns <= time_ns]
 
-    def forget_process(self, tgid: int) -> None:
-        """It has ended, and so have its requests."""
+    def forget_process(self, tgid: int) -> list[int]:
+        """It has ended; its requests, which have, too."""
         process = self._processes.pop(tgid, None)
         if process is not None:
             self._steps -= len(process.steps)
             self._calls -= sum(
                 len(each) for bins in (process.calls, process.device_time) for each in bins.values()
             )
-        for key in [key for key, each in self.flights.items() if each.tgid == tgid]:
-            del self.flights[key]
+        return list(self._flights_of.get(tgid, ()))
 
 
 def _in_bins(bins: dict[int, Counter[int]], start_ns: int, end_ns: int) -> list[tuple[int, int]]:
