@@ -100,6 +100,7 @@ class Ledger:
         self._visible: dict[int, tuple[str, ...]] = {}
         self._accounts: dict[int, Account] = {}
         self._counters: Counter[str] = Counter()
+        self._drivers_known: tuple[int, set[int]] = (-1, set())  # when that was
 
     # -- what is learnt ------------------------------------------------------------------------
 
@@ -169,20 +170,21 @@ class Ledger:
 
     def wants_readings(self, now_ns: int) -> bool:
         """Whether requests are under way that use a GPU, or ended since the last reading."""
-        if not self._gpus or not self._work.callers:
+        if not self._gpus or not self._work.flights:
             return False
         until_ns = min((gpu.energy.until_ns for gpu in self._live()), default=now_ns)
         return any(
             each.end_ns > until_ns or (not each.end_ns and each.start_ns > now_ns - _LONGEST_WANTED_NS)
-            for each in self._work.flights.values()
+            for each in self._work.flights_of(self._drivers(now_ns))
         )
 
     def is_known(self, key: int, end_ns: int, now_ns: int) -> bool:
         """Whether a request that ended has been charged all that it ever will be."""
-        if key not in self._work.flights or not self._work.callers:
-            return True
         late = [gpu for gpu in self._live() if gpu.settled_ns < end_ns]
-        if late and now_ns < end_ns + GIVEN_UP_NS:
+        flight = self._work.flights.get(key)
+        if not late or flight is None or flight.tgid not in self._drivers(now_ns):
+            return True
+        if now_ns < end_ns + GIVEN_UP_NS:
             return False
         for gpu in late:
             gpu.silent = gpu.energy.until_ns < end_ns
@@ -274,6 +276,13 @@ class Ledger:
             if uuid in self._visible.get(tgid, (uuid,) if alone else ())
         ]
         return [*sorted(gpu.processes), *callers]
+
+    def _drivers(self, now_ns: int) -> set[int]:
+        """Processes that call a device or that the driver finds on one, and those whose requests they work on."""
+        if self._drivers_known[0] != now_ns:
+            users = self._work.callers | {tgid for gpu in self._gpus.values() for tgid in gpu.processes}
+            self._drivers_known = now_ns, self._work.drivers(users)
+        return self._drivers_known[1]
 
     def _live(self) -> list[_Gpu]:
         return [gpu for gpu in self._gpus.values() if not gpu.silent]

@@ -8,7 +8,7 @@ by it is nobody's.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -66,6 +66,7 @@ class Work:
         self.counters: Counter[str] = Counter()
         self.flights: dict[int, Flight] = {}
         self._flights_of: dict[int, dict[int, Flight]] = {}  # by process
+        self._served: set[int] = set()  # processes whose requests others had steps or calls for
         self._lineage = lineage
         self._processes: dict[int, _Process] = {}
         self._steps = self._calls = 0
@@ -110,6 +111,7 @@ class Work:
         for step in steps:
             process = self._of(step.tgid)
             process.known_ns = max(process.known_ns, step.end_ns)
+            self._note_served(key for key, _ in step.members)
             if self._steps >= STEPS:
                 self.counters["steps_not_charged"] += 1
                 continue
@@ -131,6 +133,7 @@ class Work:
         sums = np.bincount(codes.reshape(-1), weights=durations_ns.astype(np.float64), minlength=len(found))
         for (tgid, key, place), spent in zip(found.tolist(), sums.tolist(), strict=True):
             process = self._of(tgid)
+            self._note_served((key,))
             bins = process.device_time if device else process.calls
             in_bin = bins.setdefault(place, Counter())
             if key not in in_bin:
@@ -139,6 +142,9 @@ class Work:
                     continue
                 self._calls += 1
             in_bin[key] += max(int(spent), 1)
+
+    def _note_served(self, keys: Iterable[int]) -> None:
+        self._served.update(self.flights[key].tgid for key in keys if key in self.flights)
 
     def _of(self, tgid: int) -> _Process:
         process = self._processes.get(tgid)
@@ -153,6 +159,15 @@ class Work:
         """Processes that have called a device."""
         return set(self._processes)
 
+    def drivers(self, users: Collection[int]) -> set[int]:
+        """Processes that drive a device, or have one of ``users`` do so."""
+        return {each for tgid in users for each in self._lineage(tgid)} | self._served
+
+    def flights_of(self, tgids: Iterable[int]) -> Iterator[Flight]:
+        """Requests of processes."""
+        for tgid in tgids:
+            yield from self._flights_of.get(tgid, {}).values()
+
     def is_known(self, tgid: int, until_ns: int) -> bool:
         """Whether no step of a process that began by then is still to be known, as far as its rhythm tells."""
         process = self._processes.get(tgid)
@@ -160,11 +175,7 @@ class Work:
 
     def under_way(self, tgids: Iterable[int], start_ns: int, end_ns: int) -> list[tuple[int, int]]:
         """Requests of processes in a stretch of time, each with its part of it."""
-        found = [
-            (key, each.overlap(start_ns, end_ns))
-            for tgid in tgids
-            for key, each in self._flights_of.get(tgid, {}).items()
-        ]
+        found = [(each.key, each.overlap(start_ns, end_ns)) for each in self.flights_of(tgids)]
         return [each for each in found if each[1]]
 
     def has_called(self, tgid: int, start_ns: int, end_ns: int) -> bool:
@@ -218,6 +229,7 @@ class Work:
 
     def forget_process(self, tgid: int) -> list[int]:
         """It has ended; its requests, which have, too."""
+        self._served.discard(tgid)
         process = self._processes.pop(tgid, None)
         if process is not None:
             self._steps -= len(process.steps)

@@ -332,8 +332,9 @@ def test_a_driver_that_does_not_answer_holds_up_one_request_for_a_while_and_no_o
 def test_without_requests_nobody_wants_readings() -> None:
     host = serving()
     assert not host.ledger.wants_readings(host.now_ns)
-    host.begin(1)
-    assert not host.ledger.wants_readings(host.now_ns)  # nobody calls a device
-    host.call(1, MS)
+    host.begin(1, OTHER).pass_by(MS)
+    assert not host.ledger.wants_readings(host.now_ns)  # whose process calls no device
+    assert host.ledger.is_known(1, host.now_ns, host.now_ns)
+    host.begin(2).pass_by(MS)
     assert host.ledger.wants_readings(host.now_ns)
     assert not host.ledger.wants_readings(host.now_ns + 3600 * S)  # it never ends
