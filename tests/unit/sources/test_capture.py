@@ -18,6 +18,7 @@ from otelgpu.model.devices import (
     DeviceGone,
     DeviceReadings,
     DeviceSeen,
+    EnergyRead,
     ProcessDevices,
     ProcessReading,
     Quantity,
@@ -138,6 +139,8 @@ EVERY_INPUT: list[Input] = [
         processes=(ProcessReading(tgid=7, device="GPU-1", memory_bytes=2**40),),
     ),
     DeviceGone(time_ns=3, uuid="GPU-1", failed=True),
+    EnergyRead(time_ns=3, uuid="GPU-1", millijoules=123_456),
+    EnergyRead(time_ns=4, uuid="GPU-2", milliwatts=70_000),
     ProcessDevices(tgid=7, time_ns=4, uuids=("GPU-1", "")),
     PortSeen(time_ns=5, device="mlx5_0", port=1, state="ACTIVE", link_layer="Ethernet"),
     PortSeen(

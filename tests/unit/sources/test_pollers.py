@@ -68,6 +68,26 @@ def test_what_is_read_goes_before_the_tick(opened: list[Reads]) -> None:
     assert [each.stopped for each in opened] == [1, 1]
 
 
+class Hastening(Reads):
+    hastened = 0
+
+    def hasten(self) -> None:
+        self.hastened += 1
+
+
+def test_who_reads_some_of_it_often_is_hastened(monkeypatch: pytest.MonkeyPatch) -> None:
+    poller, other = Hastening(), Reads()
+    found = {
+        "p.a": Polling(losses="a", open=lambda settings: other),
+        "p.b": Polling(losses="b", open=lambda settings: poller),
+    }
+    monkeypatch.setattr(registry, "parts", lambda module, name: found)
+    pollers = Pollers(Settings())
+    pollers.hasten()
+    pollers.hasten()
+    assert poller.hastened == 2
+
+
 class Announcing(Reads):
     def announce(self, found: Callable[[], None]) -> None:
         self.found = found

@@ -137,7 +137,7 @@ class StepSession:
             work=work,
             parents=made.parents,
             rest=rest,
-            engine_steps=[_engine_step(step) for step in reported.steps],
+            engine_steps=[engine_step(step) for step in reported.steps],
         )
 
     def watches(self, tgid: int) -> bool:
@@ -162,8 +162,8 @@ class StepSession:
                 self._metrics.add(found.metric, step_names.SCOPE, owner, found.labels, np.array(found.values))
 
 
-def _engine_step(served: ServedStep) -> EngineStep:
-    """What others share by it."""
+def engine_step(served: ServedStep) -> EngineStep:
+    """What of a step others share by."""
     known = served.membership is Membership.KNOWN
     members = tuple((each.exchange, each.tokens_worked_on) for each in served.members) if known else ()
     return EngineStep(served.step.tgid, served.step.start_ns, served.step.end_ns, members)

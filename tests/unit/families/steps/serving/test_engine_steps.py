@@ -10,6 +10,7 @@ import pytest
 from otelgpu.engine.folding import Parents
 from otelgpu.engine.metric import Measured
 from otelgpu.engine.totals import Totals
+from otelgpu.families.steps.serving.engine_steps import engine_step
 from otelgpu.families.steps.serving.metrics import step_metrics, utilisation
 from otelgpu.families.steps.serving.phases import request_phases
 from otelgpu.families.steps.serving.spans import (
@@ -320,3 +321,11 @@ def test_bandwidth_is_reported_of_steps_that_only_decode() -> None:
     assert utilisation(step(member(1), membership=Membership.AMBIGUOUS), 1, 1.0) is None
     assert utilisation(step(membership=Membership.UNREPORTED), 1, 1.0) is None
     assert utilisation(step(member(1)), 1, 0.0) is None
+
+
+def test_others_share_by_the_tokens_that_a_step_worked_on_where_all_its_members_are_known() -> None:
+    first = member(1, phase=StepPhase.PREFILL, prompt_tokens=90)
+    later = member(2, new_tokens=3, prompt_tokens=50)  # whose prompt an earlier step went through
+    shared = [engine_step(step(first, later)), engine_step(step(first, membership=Membership.AMBIGUOUS))]
+    assert [each.members for each in shared] == [((1, 91), (2, 3)), ()]
+    assert shared[0][:3] == (7, 100 * MS, 110 * MS)
