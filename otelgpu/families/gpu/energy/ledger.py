@@ -225,13 +225,16 @@ class Ledger:
         end_ns = interval.end_ns
         if now_ns < end_ns:
             return False
-        flights = [each for each in self._work.flights.values() if each.overlap(interval.start_ns, end_ns)]
-        if not flights or now_ns >= end_ns + LONGEST_WAIT_NS:
+        if now_ns >= end_ns + LONGEST_WAIT_NS or not self._is_under_way(interval.start_ns, end_ns):
             return True
         if now_ns < end_ns + wait_ns:
             return False
-        goes_on = any(not each.end_ns or each.end_ns > end_ns for each in flights)
+        goes_on = self._is_under_way(end_ns, end_ns + 1)
         return not goes_on or all(self._work.is_known(tgid, end_ns) for tgid in self._on(uuid, gpu))
+
+    def _is_under_way(self, start_ns: int, end_ns: int) -> bool:
+        """Whether any request was, in a stretch of time."""
+        return any(each.overlap(start_ns, end_ns) for each in self._work.flights.values())
 
     def _share(self, uuid: str, gpu: _Gpu, interval: Interval) -> None:
         gpu.settled_ns = interval.end_ns
@@ -247,15 +250,17 @@ class Ledger:
         self.used[uuid, Use.IDLE] += idle
         time_ns = covered_ns(span for part in parts.values() for span in part.spans)
         beyond = Used(interval.nanojoules - idle, time_ns)
-        for key, used, method in charges(beyond, _weighted(parts, gpu.processes)):
+        for key, nanojoules, lasted_ns, method in charges(beyond, _weighted(parts, gpu.processes)):
             if key not in self._work.flights:
-                self.used[uuid, Use.UNATTRIBUTED] += used.nanojoules
+                self.used[uuid, Use.UNATTRIBUTED] += nanojoules
                 continue
-            account = self._accounts.setdefault(key, Account())
-            account.nanojoules += used.nanojoules
-            account.time_ns += used.time_ns
-            account.by_device[uuid] += used.nanojoules
-            account.by_method[method] += used.nanojoules
+            account = self._accounts.get(key)
+            if account is None:
+                account = self._accounts[key] = Account()
+            account.nanojoules += nanojoules
+            account.time_ns += lasted_ns
+            account.by_device[uuid] += nanojoules
+            account.by_method[method] += nanojoules
             account.idle_power = gpu.idle.how
             account.source = interval.source
 

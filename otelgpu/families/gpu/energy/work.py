@@ -7,16 +7,16 @@ by it is nobody's.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct, field
 
 from otelgpu.engine.facts import EngineStep
-from otelgpu.families.gpu.energy.sharing import NOBODY, ProcessPart, StepPart
+from otelgpu.families.gpu.energy.sharing import NOBODY, Method, ProcessPart, Share
 
 BIN_NS: Final = 50_000_000
 """Calls are summed up in bins of time: half of the interval between two readings."""
@@ -49,10 +49,19 @@ class Flight(Struct):
         return max(until_ns - max(self.start_ns, start_ns), 0)
 
 
+class _Step(NamedTuple):
+    """One of an engine. ``parts``: of it, for each of its members; they sum up to 1."""
+
+    start_ns: int
+    end_ns: int
+    keys: npt.NDArray[np.int64]
+    parts: npt.NDArray[np.float64]
+
+
 class _Process(Struct):
     """One that drives a device."""
 
-    steps: deque[EngineStep] = field(default_factory=deque)
+    steps: deque[_Step] = field(default_factory=deque)
     calls: dict[int, Counter[int]] = field(default_factory=dict)  # bin → request → ns
     device_time: dict[int, Counter[int]] = field(default_factory=dict)
     known_ns: int = 0  # the end of the last step that is known
@@ -116,7 +125,7 @@ class Work:
                 self.counters["steps_not_charged"] += 1
                 continue
             self._steps += 1
-            process.steps.append(step)
+            process.steps.append(_step(step))
 
     def add_calls(
         self,
@@ -189,28 +198,45 @@ class Work:
         process = self._processes.get(tgid) or _Process()
         steps = [step for step in process.steps if step.start_ns < end_ns and step.end_ns > start_ns]
         under_way = self.under_way(lineage, start_ns, end_ns)
-        device_time = _in_bins(process.device_time, start_ns, end_ns)
-        calls = _in_bins(process.calls, start_ns, end_ns)
-        if not (steps or under_way or device_time or calls):
+        if steps:
+            shares = self._by_steps(steps, lineage, start_ns, end_ns)
+        elif found := _in_bins(process.device_time, start_ns, end_ns):
+            shares = _shares(found, Method.DEVICE_TIME)
+        elif found := _in_bins(process.calls, start_ns, end_ns):
+            shares = _shares(found, Method.CALLS)
+        elif under_way:
+            shares = _shares(under_way, Method.CONCURRENCY)
+        else:
             return None
         spans = [(max(step.start_ns, start_ns), min(step.end_ns, end_ns)) for step in steps]
         for key, lasted in under_way:
             begins = max(self.flights[key].start_ns, start_ns)
             spans.append((begins, begins + lasted))
-        return ProcessPart(
-            weight=1,
-            steps=[self._step(step, lineage, start_ns, end_ns) for step in steps],
-            device_time=device_time,
-            calls=calls,
-            under_way=under_way,
-            spans=spans,
-        )
+        return ProcessPart(weight=1, shares=shares, spans=spans)
 
-    def _step(self, step: EngineStep, lineage: Sequence[int], start_ns: int, end_ns: int) -> StepPart:
-        begin, until = max(step.start_ns, start_ns), min(step.end_ns, end_ns)
-        members = tuple((key if key in self.flights else NOBODY, tokens) for key, tokens in step.members)
-        under_way = () if members else tuple(self.under_way(lineage, begin, until))
-        return StepPart(until - begin, members, under_way)
+    def _by_steps(
+        self, steps: Sequence[_Step], lineage: Sequence[int], start_ns: int, end_ns: int
+    ) -> list[Share]:
+        """By the members of steps; of those whose members are not all known, by who was under way in them."""
+        keys: list[npt.NDArray[np.int64]] = []
+        weights: list[npt.NDArray[np.float64]] = []
+        others: defaultdict[int, float] = defaultdict(float)
+        for step in steps:
+            begin, until = max(step.start_ns, start_ns), min(step.end_ns, end_ns)
+            if len(step.keys):
+                keys.append(step.keys)
+                weights.append(step.parts * (until - begin))
+                continue
+            there = self.under_way(lineage, begin, until) or [(NOBODY, 1)]
+            lasted = sum(each for _, each in there)
+            for key, each in there:
+                others[key] += (until - begin) * each / lasted
+        found = _shares(others.items(), Method.CONCURRENCY)
+        if keys:
+            distinct, codes = np.unique(np.concatenate(keys), return_inverse=True)
+            sums = np.bincount(codes.reshape(-1), weights=np.concatenate(weights))
+            found += _shares(zip(distinct.tolist(), sums.tolist(), strict=True), Method.STEPS)
+        return found
 
     # -- what is over --------------------------------------------------------------------------
 
@@ -237,6 +263,18 @@ class Work:
                 len(each) for bins in (process.calls, process.device_time) for each in bins.values()
             )
         return list(self._flights_of.get(tgid, ()))
+
+
+def _step(step: EngineStep) -> _Step:
+    members = np.array(step.members, dtype=np.int64).reshape(-1, 2)
+    whole = int(members[:, 1].sum())
+    if whole <= 0:  # whoever was under way
+        members = members[:0]
+    return _Step(step.start_ns, step.end_ns, members[:, 0].copy(), members[:, 1] / max(whole, 1))
+
+
+def _shares(weights: Iterable[tuple[int, float]], method: Method) -> list[Share]:
+    return [Share(key, weight, method) for key, weight in weights]
 
 
 def _in_bins(bins: dict[int, Counter[int]], start_ns: int, end_ns: int) -> list[tuple[int, int]]:

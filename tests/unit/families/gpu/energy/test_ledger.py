@@ -211,6 +211,19 @@ def test_a_member_that_nobody_knows_is_nobodys() -> None:
     assert (host.charged(1), host.used(Use.UNATTRIBUTED)) == (30 * MJ, 10 * MJ)
 
 
+def test_steps_share_by_how_long_each_was_in_the_interval_and_go_before_calls() -> None:
+    host = serving().begin(1).begin(2).pass_by(40 * MS).step(30 * MS, (1, 5)).pass_by(60 * MS).use(40)
+    host.step(10 * MS, (2, 1)).call(2, 30 * MS).call(2, 30 * MS, device=True).read().end(1).end(2)
+    assert (host.charged(1), host.charged(2)) == (30 * MJ, 10 * MJ)
+
+
+def test_a_step_whose_members_are_not_known_is_shared_by_who_was_under_way_in_it() -> None:
+    host = serving().begin(1).pass_by(40 * MS).step(10 * MS, (1, 5)).begin(2).pass_by(60 * MS).use(40)
+    host.step(30 * MS).read().end(1).end(2)
+    assert (host.charged(1), host.charged(2)) == (25 * MJ, 15 * MJ)
+    assert (host.closed[1].method, host.closed[2].method) == ("concurrency", "concurrency")
+
+
 def test_calls_count_where_there_are_no_steps() -> None:
     host = serving().begin(1).begin(2).pass_by(100 * MS).use(40)
     host.call(1, 10 * MS).call(2, 30 * MS).read().end(1).end(2)
