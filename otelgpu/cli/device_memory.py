@@ -154,14 +154,7 @@ def memory(
             export=(),
         )
         found = _record(config, pids, program, duration)
-    report = diagnose(
-        Seen(
-            profiles=observe(found.profiles),
-            levels=found.levels,
-            events=found.events,
-            subjects=found.subjects,
-        )
-    )
+    report = _report(found)
     run.skip(report.input.rejected)
     faults = [each for each in report.verdicts if each.klass != INCONCLUSIVE]
     run.conclude(map(_event, faults))
@@ -172,6 +165,22 @@ def memory(
     else:
         _write(report)
     sys.exit(FOUND if faults else UNDECIDED if report.verdicts else 0)
+
+
+def report_on(path: Path, config: Config) -> MemoryReport:
+    """Of a file. Raises :class:`OtelgpuError` where it cannot be read."""
+    return _report(_read(path, config))
+
+
+def _report(found: _Found) -> MemoryReport:
+    return diagnose(
+        Seen(
+            profiles=observe(found.profiles),
+            levels=found.levels,
+            events=found.events,
+            subjects=found.subjects,
+        )
+    )
 
 
 def _read(path: Path, config: Config) -> _Found:

@@ -109,10 +109,15 @@ class Recordings:
                 continue
             left = yield from _spans(path, Reader(path.name, reading.skips), reading, left)
 
-    def profiles(self, named: str) -> Sequence[ProfileColumns]:
-        """Of one file. Raises :class:`OtelgpuError` where it has none."""
+    def whole_file(self, named: str) -> Path:
+        """One that is read whole. Raises :class:`OtelgpuError` for one that is too large."""
         path = self.inputs.file(named)
         _require_room(path)
+        return path
+
+    def profiles(self, named: str) -> Sequence[ProfileColumns]:
+        """Of one file. Raises :class:`OtelgpuError` where it has none."""
+        path = self.whole_file(named)
         found = self._replay(path)[1] if is_capture(path) else read_profiles_of(path, Config()).profiles
         if not any(len(batch) for batch in found):
             raise OtelgpuError(

@@ -7,10 +7,14 @@ from typing import Any, Final, Generic, TypeVar
 
 from msgspec import Struct
 
+from otelgpu.cli.device_memory import report_on
 from otelgpu.cli.mcp.answers import Found, Next
 from otelgpu.cli.mcp.arguments import InputName, UnixSeconds, Word
 from otelgpu.cli.mcp.session import Session
 from otelgpu.cli.rank_reports import query_of_one_job, report_of
+from otelgpu.config import Config
+from otelgpu.diagnose.memory.sentences import sentence as memory_sentence
+from otelgpu.diagnose.memory.verdicts import MemoryReport
 from otelgpu.diagnose.ranks.sentences import sentence as rank_sentence
 from otelgpu.diagnose.ranks.verdicts import RanksReport
 from otelgpu.diagnose.stall.diagnosis import diagnose as diagnose_stalls
@@ -85,6 +89,11 @@ def _stall(session: Session, arguments: OfProfile) -> Found[Diagnosed[StallRepor
     return _found(map(stall_sentence, report.verdicts), report, ())
 
 
+def _memory(session: Session, arguments: OfProfile) -> Found[Diagnosed[MemoryReport]]:
+    report = report_on(session.recordings.whole_file(arguments.input), Config())
+    return _found(map(memory_sentence, report.verdicts), report, ())
+
+
 def _found(sentences: Any, report: _Report, following: Sequence[Next]) -> Found[Diagnosed[_Report]]:
     said = list(sentences)[:_MOST_SAID]
     return Found(result=Diagnosed(sentences=said or ["Nothing is wrong."], report=report), next=following[:8])
@@ -108,6 +117,15 @@ DIAGNOSES: Final = (
         arguments=OfProfile,
         report=StallReport,
         run=_stall,
+    ),
+    Diagnosis(
+        name="memory",
+        title="What holds a GPU's memory",
+        text="What device memory is for, now and at the peak, by category and place in the code; what grows and is "
+        "never freed; why an allocation failed: from a profile of kind mem, or a capture.",
+        arguments=OfProfile,
+        report=MemoryReport,
+        run=_memory,
     ),
 )
 """All there are."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -9,12 +10,14 @@ from typing import Final
 
 from msgspec import Struct
 
+from otelgpu.model import memory_failures
 from tests.rig import ROOT
 from tests.rig.jobs.shape import Shape
 from tests.rig.jobs.simulation import simulate
 from tests.rig.jobs.table import write
 from tests.unit.diagnose.stall_timelines import MS
 from tests.unit.diagnose.test_stall_observations import columns, job, written
+from tests.unit.view.otlp_lines import attributes
 
 GOLDEN: Final = ROOT / "tests" / "golden"
 SHAPE: Final = Shape(steps=60, replicas=8, ranks_per_host=2, unit_s=0.01)
@@ -83,6 +86,24 @@ def two_profiles(path: Path) -> None:
     )
 
 
+def out_of_memory(path: Path) -> None:
+    """A profile that says nothing, and the event of an allocation that failed."""
+    whole = written(
+        path.with_suffix(".jsonl"), [columns("gpu_memory_in_use", [(0, 400)], ("py:train:12", "cudaMalloc"))]
+    )
+    given = {
+        memory_failures.OUTCOME: memory_failures.UNMET,
+        memory_failures.CAUSE: "own_memory",
+        memory_failures.REQUESTED: 700 << 20,
+        memory_failures.NEXT: "halve the batch",
+    }
+    record = {"timeUnixNano": "5", "eventName": memory_failures.EVENT, "attributes": attributes(given)}
+    owner = {"attributes": attributes({"process.pid": 4242})}
+    line = {"resourceLogs": [{"resource": owner, "scopeLogs": [{"logRecords": [record]}]}]}
+    with whole.open("a") as file:
+        file.write(json.dumps(line) + "\n")
+
+
 def llm(path: Path) -> None:
     shutil.copyfile(GOLDEN / "llm_session.capture", path.with_suffix(".capture"))
 
@@ -95,6 +116,7 @@ CASES: Final[Mapping[str, Planted]] = {
     "hang": ranks("a hang", "rank 4"),
     "checkpoint": Planted(make=stalls, says=("writes 50.0 MB to checkpoint.bin", "every 5th of 40 steps")),
     "journal": Planted(make=syncs, says=("journal.bin", "every 3rd of 40 steps", "commit")),
+    "memory": Planted(make=out_of_memory, says=("Out of memory", "asked for 700.0 MiB", "halve the batch")),
     "tokenizer": Planted(make=two_profiles, says=("tokenize",)),
     "bus": log(
         "[4242.1] NVRM: Xid (PCI:0000:3b:00): 79, pid=0, GPU has fallen off the bus.", "fallen off the bus"
