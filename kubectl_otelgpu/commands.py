@@ -18,7 +18,7 @@ from typing import Final
 from kubectl_otelgpu import environment
 from kubectl_otelgpu.arguments import parser
 from kubectl_otelgpu.client import Client
-from kubectl_otelgpu.faults import Fault, Interrupted
+from kubectl_otelgpu.faults import Fault, Interrupted, no_gpu_work
 from kubectl_otelgpu.job import FOLDER, PROGRAM, Order, new_name
 from kubectl_otelgpu.listing import list_processes
 from kubectl_otelgpu.observation import Observation, Say, discard
@@ -144,6 +144,11 @@ def profile(client: Client, options: Namespace, stop: threading.Event) -> int:
             arguments += ["-o", f"{FOLDER}/{name}"]
         wanted = order(options, "profile", arguments, options.duration, tuple(results))
         with _observing(client, options, job, target, wanted, tell, stop) as observation:
+            if no_gpu_work(options.type, observation.log):
+                tell(
+                    f"no GPU work was seen: no process of container {target.container} uses a GPU, or none did; "
+                    f"kubectl otelgpu check {target.pod} says what is visible"
+                )
             _fetch(observation, results, tell)
 
     return for_each(targets, act, stop)

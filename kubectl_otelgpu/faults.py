@@ -141,6 +141,17 @@ def of_pod(pod: Mapping[str, Any], node: str) -> Fault | None:
     return None
 
 
+_OF_GPUS: Final = {"all", "cuda", "kernel", "mem", "nccl"}
+_GPU_SAMPLES: Final = re.compile(r"\b(?:cuda_|kernel_launch|gpu_kernel|device_memory_|nccl_)\w+ [1-9]")
+
+
+def no_gpu_work(kinds: str, log: Iterable[str]) -> bool:
+    """Whether profiles of GPU work were asked for, and the last line of otelgpu's counts none of them."""
+    asked = bool(_OF_GPUS.intersection(word.strip() for word in kinds.split(",")))
+    written = [line for line in log if ": written to " in line]
+    return asked and bool(written) and not _GPU_SAMPLES.search(written[-1])
+
+
 def of_exit(terminated: Mapping[str, Any], log: str, memory_limit: str) -> Fault | None:
     """What it means that otelgpu ended as it did; None: well."""
     if terminated.get("reason") == "OOMKilled":

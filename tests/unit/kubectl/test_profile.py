@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from kubectl_otelgpu import job, results
-from kubectl_otelgpu.faults import Fault
+from kubectl_otelgpu.faults import Fault, no_gpu_work
 from otelgpu.kernel.privileges import capabilities
 from tests.unit.kubectl.conftest import CONTAINER_ID, FakeCluster, job_pod, pod
 
@@ -252,6 +252,24 @@ def test_pods_of_a_selector_are_observed_side_by_side(cluster: FakeCluster) -> N
         "flame-rank-1.html",
     ]
     assert len(set(cluster.deleted())) == len(cluster.created()) == 2
+
+
+@pytest.mark.parametrize(
+    ("kinds", "counted", "noted"),
+    [
+        ("all", "cpu 12, python_wall 3", True),
+        ("cuda,kernel", "no samples", True),
+        ("all", "cpu 12, cuda_calls 385", False),
+        ("all", "cpu 12, cuda_calls 0", True),
+        ("cpu", "cpu 12", False),
+    ],
+)
+def test_a_container_without_gpu_work_is_named(kinds: str, counted: str, noted: bool) -> None:
+    log = [
+        "profiling container 8a3b for 5 s",
+        f"otelgpu: written to /run/otelgpu/a.html (flame graph): {counted}",
+    ]
+    assert no_gpu_work(kinds, log) == noted
 
 
 def test_what_a_pod_prints_cannot_command_the_terminal(cluster: FakeCluster) -> None:
