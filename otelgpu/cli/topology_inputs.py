@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from otelgpu.cli.rank_reports import reports_of_jobs
 from otelgpu.diagnose.ranks.sentences import sentence
-from otelgpu.diagnose.ranks.verdicts import INCONCLUSIVE, RankVerdict
+from otelgpu.diagnose.ranks.verdicts import INCONCLUSIVE, SLOW_HOST, RankVerdict
 from otelgpu.errors import OtelgpuError
 from otelgpu.families.rdma.poll.ports import PortWatch
 from otelgpu.kernel import clock
@@ -22,24 +22,18 @@ from otelgpu.sources.pollers import looks
 from otelgpu.store.files import BrokenFile, pieces
 from otelgpu.store.inputs import found_files, is_remote
 from otelgpu.store.line_files import split_lines
-from otelgpu.store.queries import Tables
+from otelgpu.store.queries import Tables, named
 from otelgpu.store.readers import otlp
 from otelgpu.store.readers.recognition import reader_of
 from otelgpu.store.reasons import FILES_UNREADABLE
 from otelgpu.topology.building import build
 from otelgpu.topology.gathering import Facts, Gathering
-from otelgpu.topology.graph import SLOW, Mark, Topology, node_place
+from otelgpu.topology.graph import SLOW, Mark, Topology, communicator_place, node_place, rank_place
 from otelgpu.topology.own_host import facts_of
 
 MOST_JOBS: Final = 16
 """Jobs whose verdicts are looked for."""
-_RANKS: Final = """
-    SELECT DISTINCT job, rank, host AS host_name FROM step_sums WHERE host <> '' ORDER BY job, rank, host_name
-"""
-_MEMBERS: Final = """
-    SELECT job, grp AS communicator, max(n) AS members, rank, max(host) AS host_name FROM ops
-    WHERE kind = 'coll' AND grp <> '' GROUP BY job, grp, rank ORDER BY job, communicator, rank
-"""
+_QUERIES: Final = "otelgpu.topology"
 
 
 class Range(Struct, frozen=True, kw_only=True):
@@ -126,10 +120,11 @@ def _verdicts(inputs: Sequence[str], span: Range, facts: Facts, limits: list[str
 
 def _add_tables(tables: Tables, facts: Facts) -> None:
     """Who ran where, and who was in which communicator, as far as no span has said it."""
-    ranks = tables.run(_RANKS)
+    query = named(tables.run, _QUERIES)
+    ranks = query("ranks")
     for job, rank, host in zip(ranks["job"], ranks["rank"], ranks["host_name"], strict=True):
         facts.add_rank(str(job), int(rank), str(host))
-    members = tables.run(_MEMBERS)
+    members = query("members")
     columns = (members[name] for name in ("job", "communicator", "members", "rank", "host_name"))
     for job, name, count, rank, host in zip(*columns, strict=True):
         known = facts.groups.get(str(name))
@@ -139,16 +134,13 @@ def _add_tables(tables: Tables, facts: Facts) -> None:
 
 
 def _marks(verdict: RankVerdict, job: str, facts: Facts) -> Iterator[Mark]:
-    """A verdict marks the GPU of each of its ranks where that is known, else their hosts; a hang its communicator."""
-    places = {f"communicator:{verdict.group}": None} if verdict.group in facts.groups else {}
-    places |= dict.fromkeys(node_place(host) for host in verdict.hosts if host in facts.owners.nodes)
+    """A verdict marks its communicator, or its ranks, or where it names none its hosts."""
+    places = [communicator_place(verdict.group)] if verdict.group in facts.groups else []
     if not places:
-        places = dict.fromkeys(
-            node_place(host)
-            for rank in verdict.ranks
-            if (host := facts.rank_hosts.get((job, rank))) is not None
-        )
-    for place in places or {"": None}:
+        places = [rank_place(job, rank) for rank in verdict.ranks]
+    if verdict.klass == SLOW_HOST or not places:
+        places = [node_place(host) for host in verdict.hosts] or places
+    for place in dict.fromkeys(places or [""]):
         yield Mark(
             kind=SLOW,
             place=place,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from msgspec import structs
+
 from otelgpu.topology.affinity import affinity
 from otelgpu.topology.findings import marks_of
 from otelgpu.topology.gathering import BEYOND, Facts, Group
@@ -17,6 +19,9 @@ from otelgpu.topology.graph import (
     Process,
     QueuePair,
     Topology,
+    gpu_place,
+    node_place,
+    rank_place,
 )
 from otelgpu.topology.owners import Owner
 from otelgpu.topology.queue_pairs import homes
@@ -39,6 +44,7 @@ def build(
         _communicator(facts, name, group, places) for name, group in sorted(facts.groups.items())
     ]
     found, unsure = marks_of(facts, nodes, communicators)
+    found += _placed(verdicts, nodes)
     counted = dict(rejected or {}) | ({BEYOND: facts.all_beyond} if facts.all_beyond else {})
     worst = {kind: rank for rank, kind in enumerate(KINDS)}
     return Topology(
@@ -46,7 +52,7 @@ def build(
         queue_pairs=pairs,
         communicators=communicators,
         calls=calls,
-        marks=sorted([*verdicts, *found], key=lambda mark: (worst.get(mark.kind, 0), mark.place, mark.text)),
+        marks=sorted(found, key=lambda mark: (worst.get(mark.kind, 0), mark.place, mark.text)),
         limits=[*limits, *unsure, *_lacking(nodes, pairs)],
         rejected=counted,
     )
@@ -178,6 +184,21 @@ def _queue_pairs(facts: Facts, places: Mapping[int, int]) -> list[QueuePair]:
             )
         )
     return found
+
+
+def _placed(verdicts: Sequence[Mark], nodes: Sequence[Node]) -> list[Mark]:
+    """Marks of ranks are of the GPUs that they use, or where these are not known of their nodes, once each."""
+    where: dict[str, list[str]] = {}
+    for node in nodes:
+        for process in node.processes:
+            places = [gpu_place(node.name, uuid) for uuid in process.gpus] or [node_place(node.name)]
+            where.setdefault(rank_place(process.job, process.rank), []).extend(places)
+    placed = (
+        structs.replace(mark, place=place)
+        for mark in verdicts
+        for place in where.get(mark.place, () if mark.place.startswith("rank:") else (mark.place,))
+    )
+    return list(dict.fromkeys(placed))
 
 
 def _communicator(facts: Facts, name: str, group: Group, places: Mapping[int, int]) -> Communicator:

@@ -21,6 +21,7 @@ from otelgpu.topology.graph import (
     Communicator,
     Mark,
     Node,
+    communicator_place,
     gpu_place,
     nic_place,
     node_place,
@@ -61,7 +62,7 @@ def marks_of(
             continue
         absent = [rank for rank in range(each.ranks) if rank not in seen]
         text = f"{_ranks(absent)} of {each.ranks} of communicator {each.id} {_was(absent)} not seen"
-        marks.append(Mark(kind=MISSING, place=f"communicator:{each.id}", text=text, source="nccl.rank"))
+        marks.append(Mark(kind=MISSING, place=communicator_place(each.id), text=text, source="nccl.rank"))
     if len(unsure) > _MOST_NAMED:
         unsure = [
             *unsure[:_MOST_NAMED],

@@ -182,6 +182,16 @@ def nic_place(host: str, device: str) -> str:
     return f"nic:{host}/{device}"
 
 
+def communicator_place(name: str) -> str:
+    """The place of a communicator."""
+    return f"communicator:{name}"
+
+
+def rank_place(job: str, rank: int) -> str:
+    """A rank's place until it is known where it runs: no mark of a graph that is built has it."""
+    return f"rank:{job}/{rank}"
+
+
 def node_of(place: str) -> str:
     """The node that a place is in; "" for one that is in none."""
     kind, _, rest = place.partition(":")

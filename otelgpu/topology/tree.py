@@ -21,6 +21,7 @@ from otelgpu.topology.graph import (
     Process,
     QueuePair,
     Topology,
+    communicator_place,
     gpu_place,
     nic_place,
     node_place,
@@ -179,14 +180,14 @@ def _elsewhere(topology: Topology, marks: Mapping[str, Sequence[Mark]]) -> Itera
     if topology.communicators:
         yield 0, f"communicators: {len(topology.communicators)}", ""
         ordered = sorted(
-            topology.communicators, key=lambda each: (f"communicator:{each.id}" not in marks, -each.ranks)
+            topology.communicators, key=lambda each: (communicator_place(each.id) not in marks, -each.ranks)
         )
         for each in ordered[:_MOST_LISTED]:
             nodes = len({member.node for member in each.members})
             ranks = (
                 f"{len(each.members)} of {each.ranks} ranks" if each.ranks else f"{len(each.members)} ranks"
             )
-            place = f"communicator:{each.id}"
+            place = communicator_place(each.id)
             yield (
                 1,
                 f"{each.id}: {ranks} on {nodes} node{'s' if nodes > 1 else ''}",

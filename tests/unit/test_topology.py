@@ -100,6 +100,18 @@ def test_a_verdict_on_ranks_marks_their_host(tmp_path: Path) -> None:
     assert slow[0]["source"].startswith("diagnose ranks: slow_")
 
 
+def test_a_verdict_on_a_rank_marks_its_gpu(tmp_path: Path) -> None:
+    simulated = simulate("slow compute", 3, Shape(steps=120, replicas=32, ranks_per_host=8))
+    assert simulated.fault is not None
+    (slow,) = simulated.fault.ranks
+    write(tmp_path / "ops.parquet", simulated, name="job-0")
+    lines = b"".join(Cluster(nodes=4).lines()).replace(b"gpu-000", b"host-")
+    (tmp_path / "cluster.jsonl").write_bytes(lines)
+    document = json.loads(topology(tmp_path, "--json").output)
+    marks = [mark["place"] for mark in document["marks"] if mark["kind"] == "slow"]
+    assert marks == [f"gpu:host-{slow // 8}/{Cluster(nodes=4).uuid(slow // 8, slow % 8)}"]
+
+
 def test_ranks_of_spans_and_of_tables_are_the_same(tmp_path: Path) -> None:
     lines = tmp_path / "ranks.jsonl"
     lines.write_bytes(b"".join(rank.line() for rank in job(ranks=4)))

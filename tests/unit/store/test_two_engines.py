@@ -24,9 +24,13 @@ from tests.unit.store.parquet_files import ops, row
 pytestmark = pytest.mark.slow
 
 RANKS = "otelgpu.diagnose.ranks"
-QUERIES = sorted(
-    each.name.removesuffix(".sql") for each in resources.files(RANKS).iterdir() if each.name.endswith(".sql")
-)
+PACKAGES = (RANKS, "otelgpu.topology")
+QUERIES = [
+    (package, each.name.removesuffix(".sql"))
+    for package in PACKAGES
+    for each in sorted(resources.files(package).iterdir(), key=lambda each: each.name)
+    if each.name.endswith(".sql")
+]
 VALUES = {
     "step_links": {
         **{"kinds": "'compute', 'step'", "first": "0", "last": "9", "ranks": "s.rank IN (0, 1)"},
@@ -77,12 +81,12 @@ def by_hand(folder: Path) -> None:
     ops(folder / "spans.parquet", *(of_step.format(rank, f"span {rank}") for rank in (0, 1, 7)))
 
 
-@pytest.mark.parametrize("name", QUERIES)
-def test_a_query_gives_the_same(engines: Engines, name: str) -> None:
+@pytest.mark.parametrize(("package", "name"), QUERIES)
+def test_a_query_gives_the_same(engines: Engines, package: str, name: str) -> None:
     store, other = engines
     values = VALUES.get(name, {})
-    found = named(columns_of(store.connection), RANKS)(name, **values)
-    there = named(lambda query: other.run(query, DATABASE), RANKS)(name, **values)
+    found = named(columns_of(store.connection), package)(name, **values)
+    there = named(lambda query: other.run(query, DATABASE), package)(name, **values)
     assert list(found), "a query without columns compares nothing"
     assert differences(found, there) == []
 
@@ -91,8 +95,9 @@ def test_of_the_rows_by_hand_no_query_is_empty(tmp_path: Path) -> None:
     """Elsewise two engines agree about nothing."""
     by_hand(tmp_path)
     with open_inputs([str(tmp_path)]) as store:
-        query = named(columns_of(store.connection), RANKS)
-        assert all(len(next(iter(query(name, **VALUES.get(name, {})).values()))) for name in QUERIES)
+        run = columns_of(store.connection)
+        found = [named(run, package)(name, **VALUES.get(name, {})) for package, name in QUERIES]
+        assert all(len(next(iter(each.values()))) for each in found)
 
 
 def test_differences_are_seen() -> None:
