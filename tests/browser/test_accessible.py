@@ -8,14 +8,18 @@ from typing import Any, Final
 
 import pytest
 
+from otelgpu.cli.page_files import topology_page_files
 from otelgpu.model.spans import Attribute
 from otelgpu.render.flame_graph import differential, flame_graph
 from otelgpu.render.heat_map import heat_map
+from otelgpu.topology.topology_page import topology_page
 from tests.backends.programs import CACHE, missing_program
 from tests.browser.conftest import GOLDEN, Page
 from tests.browser.test_flame_graph import STACKS
 from tests.rig.browser_session import BrowserSession
+from tests.rig.cluster import Cluster
 from tests.unit.render.profile_columns import PARTS, START, profile
+from tests.unit.topology.test_graph import graph
 
 AXE: Final = CACHE / "axe"
 MISSING: Final = missing_program("axe", AXE, "axe/package-lock.json")
@@ -32,6 +36,9 @@ PAGES: Final[dict[str, Callable[[], bytes]]] = {
         [profile(STACKS, times=[START] * 4, attributes=(Attribute.of("thread.id", [7, 7, 8, 8]),))], PARTS
     ),
     "nothing": lambda: flame_graph([], PARTS),
+    "topology": lambda: topology_page(
+        graph(Cluster(nodes=3, gpus=2, faults={(1, 1): "xid"}).lines()), topology_page_files(), title="three"
+    ),
 }
 
 
