@@ -25,6 +25,7 @@ from otelgpu.cli.profile_outputs import Output
 from otelgpu.cli.rank_reports import look, looks, shown
 from otelgpu.cli.rule_files import known_rules, rules_option
 from otelgpu.cli.stall import stall
+from otelgpu.cli.utilization import utilization
 from otelgpu.cli.verdict_text import FOUND, UNDECIDED, Lines, counted
 from otelgpu.diagnose.ranks.sentences import sentence
 from otelgpu.diagnose.ranks.verdicts import INCONCLUSIVE, RanksReport, RankVerdict
@@ -178,6 +179,7 @@ def _follow(
 diagnose.add_command(explain)
 diagnose.add_command(memory)
 diagnose.add_command(stall)
+diagnose.add_command(utilization)
 
 
 def _write(report: RanksReport) -> None:

@@ -38,6 +38,11 @@ def topology_page_files() -> Parts:
     return _diagnosis("otelgpu.topology", "topology.js")
 
 
+def utilization_page_files() -> Parts:
+    """The text of ``otelgpu/diagnose/utilization/page``."""
+    return _diagnosis("otelgpu.diagnose.utilization", "figures.js")
+
+
 def _diagnosis(package: str, script: str) -> Parts:
     """A page of its own, in the style and with the functions that all pages of diagnoses have."""
     shared = resources.files("otelgpu.diagnose").joinpath("page")

@@ -106,7 +106,10 @@ def ring_bytes(megabytes: int) -> int:
 
 
 class Request(Struct, frozen=True, kw_only=True):
-    """What was asked for. ``seconds`` None: as long as the program runs. ``see_metrics``: as they are reported."""
+    """What was asked for. ``seconds`` None: as long as the program runs. ``see_metrics``: as they are reported.
+
+    ``attached`` is called when probes are in place, and privileges given up.
+    """
 
     config: Config
     seconds: float | None
@@ -115,6 +118,7 @@ class Request(Struct, frozen=True, kw_only=True):
     quiet: bool
     see_metrics: Callable[[MetricsData], object] | None = None
     device_time: bool = False  # a library in the program asks for it, and its losses say where there is none
+    attached: Callable[[], None] = lambda: None
 
 
 class Attached(Struct, frozen=True, kw_only=True):
@@ -233,6 +237,7 @@ def take(
     source = attached.source
     session = wiring.Agent(source, attached.planned)
     source.start_holding()
+    request.attached()
     until = time.monotonic() + request.seconds if request.seconds is not None else None
     goes = str(request.outputs) if request.outputs else "standard output"
     with Progress(source, what, goes, request.seconds).shown() as progress:

@@ -5,9 +5,19 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tests.gallery.programs import compilers, devices, healthy, held_out, pairs, stalls, storage
+from tests.gallery.programs import (
+    compilers,
+    devices,
+    healthy,
+    held_out,
+    low_use,
+    pairs,
+    stalls,
+    storage,
+    well_used,
+)
 
 if __name__ == "__main__":
     name, folder = sys.argv[1], Path(sys.argv[2])
-    modules = (stalls, storage, compilers, devices, pairs, healthy, held_out)
+    modules = (stalls, storage, compilers, devices, pairs, healthy, held_out, low_use, well_used)
     next(found for module in modules if (found := getattr(module, name, None)) is not None)(folder)

@@ -1,0 +1,154 @@
+"""What a job's processes and devices are like while it is watched, read again and again from a thread.
+
+Source: proc(5), NVML. What cannot be read says nothing: each of these is evidence beside what was recorded.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from msgspec import structs
+
+from otelgpu.diagnose.utilization.devices import DeviceUse, device_uses
+from otelgpu.diagnose.utilization.job_processes import (
+    JobProcess,
+    frameworks_of,
+    has_cuda,
+    interactive_by,
+)
+from otelgpu.families.gpu.devices.poll.nvml import REASONS
+from otelgpu.families.gpu.devices.poll.poller import DevicePoller
+from otelgpu.kernel import clock
+from otelgpu.model.devices import DeviceInput
+from otelgpu.processes.listing import descendants, describe
+from otelgpu.processes.maps import distinct_files, read_maps
+
+EVERY_S: Final = 0.5
+MOST_PROCESSES: Final = 256
+_MOST_BYTES: Final = 1 << 20
+_MOST_FILES: Final = 1024
+_DEVICE: Final = re.compile(r"/dev/nvidia\d+")
+_TERMINAL: Final = re.compile(r"/dev/(pts/\d+|tty\w*)")
+
+
+class JobWatch:
+    """From :meth:`start` to :meth:`stop`; ``pids`` and their descendants."""
+
+    def __init__(self, proc: Path = Path("/proc")) -> None:
+        self.pids: list[int] = []
+        self.processes: dict[int, JobProcess] = {}
+        self.begin_ns = 0
+        self.end_ns = 0
+        self._proc = proc
+        self._poller = DevicePoller(EVERY_S)
+        self._inputs: list[DeviceInput] = []
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="otelgpu-job", daemon=True)
+
+    def start(self) -> None:
+        """Begin, once probes are in place."""
+        self.begin_ns = time.time_ns()
+        self._poller.start()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Read no more."""
+        self.end_ns = time.time_ns()
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(2.0)
+        self._poller.stop()
+        self._inputs += self._poller.collect(clock.monotonic_ns())
+
+    def devices(self) -> list[DeviceUse]:
+        """What was read of them."""
+        return device_uses(self._inputs)
+
+    def device_note(self) -> str:
+        """Why there is none, where it is known."""
+        return next((REASONS[reason] for reason in self._poller.counters if reason in REASONS), "")
+
+    def _run(self) -> None:
+        while True:
+            self._look()
+            if self._stopping.wait(EVERY_S):
+                return
+
+    def _look(self) -> None:
+        for pid in [*self.pids, *descendants(*self.pids, proc=self._proc)][:MOST_PROCESSES]:
+            now = read_process(pid, proc=self._proc)
+            if now is None:
+                continue
+            before = self.processes.get(pid, now)
+            self.processes[pid] = structs.replace(
+                now,
+                frameworks=list(dict.fromkeys((*before.frameworks, *now.frameworks))),
+                has_cuda=before.has_cuda or now.has_cuda,
+                holds_device=before.holds_device or now.holds_device,
+            )
+        self._inputs += self._poller.collect(clock.monotonic_ns())
+
+
+def read_process(pid: int, *, proc: Path = Path("/proc")) -> JobProcess | None:
+    """Of a process now; None of one that has ended."""
+    facts = describe(pid, proc=proc)
+    if facts is None or not facts.command:
+        return None
+    files: list[str] = []
+    with suppress(OSError):
+        mapped = distinct_files(read_maps(pid, proc=proc, executable_only=True))
+        files = [each.path.rpartition("/")[2] for each in mapped]
+    environ = _environ(proc / str(pid))
+    opened = _opened(proc / str(pid) / "fd")
+    return JobProcess(
+        pid=pid,
+        program=facts.command[0].rpartition("/")[2] or facts.comm,
+        interactive=interactive_by(facts.command, has_terminal=bool(_TERMINAL.fullmatch(opened.get(0, "")))),
+        frameworks=frameworks_of(files),
+        has_cuda=has_cuda(files),
+        holds_device=any(_DEVICE.fullmatch(path) for path in opened.values()),
+        blocking=environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"),
+        visible=_visible(environ.get("CUDA_VISIBLE_DEVICES")),
+    )
+
+
+def _visible(value: str | None) -> int | None:
+    """Devices up to the first that is none: ``0,1,-1,2`` leaves two (CUDA C++ Programming Guide)."""
+    if value is None:
+        return None
+    count = 0
+    for part in value.split(",")[:64]:
+        if not re.fullmatch(r"\d+|(GPU|MIG)-[\w-]+", part.strip()):
+            break
+        count += 1
+    return count
+
+
+def _environ(folder: Path) -> dict[str, str]:
+    try:
+        with open(folder / "environ", "rb") as file:
+            content = file.read(_MOST_BYTES)
+    except OSError:
+        return {}
+    wanted: Collection[str] = ("CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES")
+    pairs = (each.decode("utf-8", "replace").partition("=") for each in content.split(b"\0"))
+    return {name: value for name, _, value in pairs if name in wanted}
+
+
+def _opened(folder: Path) -> dict[int, str]:
+    found = {}
+    try:
+        names = os.listdir(folder)[:_MOST_FILES]
+    except OSError:
+        return {}
+    for name in names:
+        with suppress(OSError, ValueError):
+            found[int(name)] = os.readlink(folder / name)
+    return found

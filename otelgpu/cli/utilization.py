@@ -1,0 +1,368 @@
+"""``otelgpu diagnose utilization``: watches a job, or reads a recording, and says what its GPUs wait for."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+import msgspec
+from msgspec import structs
+from rich.table import Table
+
+from otelgpu.cli.batch import BatchRun, batch_command
+from otelgpu.cli.file_or_program import FileOrProgram, program_of
+from otelgpu.cli.job_watch import JobWatch
+from otelgpu.cli.options import common_options, configure
+from otelgpu.cli.page_files import utilization_page_files
+from otelgpu.cli.parameters import (
+    Duration,
+    force_option,
+    pid_option,
+    refuse_overwriting,
+    require_observable,
+)
+from otelgpu.cli.profile import DEFAULT_SECONDS, Request, families_for, profile_processes, profile_program
+from otelgpu.cli.profile_inputs import is_capture, read_profiles_of
+from otelgpu.cli.profile_outputs import Output, Outputs
+from otelgpu.cli.verdict_text import FOUND, UNDECIDED, Lines, counted
+from otelgpu.config import Config
+from otelgpu.diagnose.stall.observations import Observations, observe
+from otelgpu.diagnose.utilization.diagnosis import Job, calls_of_threads, diagnose
+from otelgpu.diagnose.utilization.figures import Workload
+from otelgpu.diagnose.utilization.gpu_calls import gpu_calls
+from otelgpu.diagnose.utilization.model_shape import UnknownShape, parse_model
+from otelgpu.diagnose.utilization.peaks import Peak, parse_peaks
+from otelgpu.diagnose.utilization.recorded_calls import recorded_calls
+from otelgpu.diagnose.utilization.sentences import sentence, shown_figure
+from otelgpu.diagnose.utilization.verdicts import INCONCLUSIVE, UtilizationReport, UtilizationVerdict
+from otelgpu.errors import OtelgpuError
+from otelgpu.export import events
+from otelgpu.model.profiling import ProfileKind
+from otelgpu.model.quantities import duration as written_duration
+from otelgpu.model.spans import SpanColumns
+from otelgpu.model.text import printable
+from otelgpu.model.verdict import Verdict
+
+if TYPE_CHECKING:
+    from otelgpu.export.memory import MemoryExporter
+
+KINDS: Final = frozenset(
+    (
+        *(ProfileKind.CPU, ProfileKind.OFFCPU, ProfileKind.SYSCALL, ProfileKind.FILE),
+        *(ProfileKind.CUDA, ProfileKind.NCCL),
+    )
+)
+"""What is recorded, beside the spans of all calls of CUDA."""
+SHORTEST_WAIT_US: Final = 50
+LARGEST_MODEL_BYTES: Final = 1 << 20
+LONGEST_LINE: Final = 64 << 20
+
+
+@click.command(cls=FileOrProgram)
+@common_options
+@click.argument("files", metavar="[FILE | -- PROGRAM…]", nargs=-1, type=click.Path(path_type=Path))
+@pid_option("Running processes.")
+@click.option(
+    "-d",
+    "--duration",
+    type=Duration(above=True),
+    metavar="TIME",
+    help="Watch for so long: 30, 90s, 5m (default 10 s; of a program that is started: until it ends).",
+)
+@click.option(
+    "--model-config",
+    metavar="config.json",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The model's configuration, as transformers has it: for MFU and MBU.",
+)
+@click.option(
+    "--tokens-per-step",
+    type=click.IntRange(min=1, max=1 << 40),
+    metavar="N",
+    help="Tokens of a step, of all devices; with --inference the sequences of a batch.",
+)
+@click.option(
+    "--tokens-per-second",
+    type=click.FloatRange(min=0, min_open=True, max=1e15),
+    metavar="N",
+    help="The same, where steps are not found.",
+)
+@click.option(
+    "--context",
+    type=click.IntRange(min=0, max=1 << 30),
+    default=0,
+    metavar="N",
+    help="Tokens of a sequence: for attention and the KV cache (default 0: without).",
+)
+@click.option(
+    "--inference", is_flag=True, help="Steps decode, in place of training: 2N FLOPs a token, and MBU."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE.html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="One page: verdicts and figures.",
+)
+@force_option
+@batch_command("diagnose utilization")
+def utilization(
+    run: BatchRun,
+    /,
+    files: tuple[Path, ...],
+    pids: tuple[int, ...],
+    duration: float | None,
+    model_config: Path | None,
+    tokens_per_step: int | None,
+    tokens_per_second: float | None,
+    context: int,
+    inference: bool,
+    as_json: bool,
+    output: Path | None,
+    force: bool,
+    **options: Any,
+) -> None:
+    """Why a job's GPUs are little used: which of the known causes apply, what each costs, and the change to make.
+
+    When the device is idle is known by its own times where they are measured, else bounded by the calls of CUDA. What
+    the thread that launches did meanwhile is the cause: a checkpoint, a copy that blocks, the next batch, a look at a
+    result, kernels that are too small; or the job itself: somebody types, it is done, it has the wrong library.
+
+    FILE: what OTELGPU_DETAIL=all otelgpu profile -t cpu,offcpu,syscall,file,cuda,nccl --export file:FILE wrote, or a
+    capture.
+
+    Exit code: 0 nothing was found, 3 verdicts, 4 inconclusive: it says what is missing.
+
+    \b
+    Examples:
+      otelgpu diagnose utilization -p 4242
+      otelgpu diagnose utilization -p 4242 -d 60 --model-config config.json --tokens-per-step 16384
+      otelgpu diagnose utilization -o report.html -- python train.py
+      otelgpu diagnose utilization profile.jsonl --json
+    """
+    program = program_of(files, pids)
+    if files and duration is not None:
+        raise click.UsageError("-d cannot be combined with a FILE: it was recorded already")
+    if model_config is None and (tokens_per_step or tokens_per_second or context or inference):
+        raise click.UsageError("tokens, context and --inference need --model-config")
+    if output is not None:
+        refuse_overwriting([output], force=force)
+    workload = None
+    if model_config is not None:
+        workload = _workload(model_config, tokens_per_step, tokens_per_second, context, inference=inference)
+    config = configure(options)
+    if files:
+        run.read(*files)
+        job, title = _recorded(files[0], config), files[0].name
+    else:
+        config = structs.replace(
+            config,
+            families=families_for(KINDS),
+            profiles=tuple(sorted(KINDS)),
+            profile_off_cpu_us=min(config.profile_off_cpu_us, SHORTEST_WAIT_US),
+            source="uprobe",
+            detail="all",
+            export=(),
+        )
+        job, title = _watch(config, pids, program, duration)
+    job.workload, job.peaks = workload, installed_peaks()
+    report, _ = diagnose(job)
+    run.skip(report.input.rejected)
+    found = [each for each in report.verdicts if each.klass != INCONCLUSIVE]
+    run.conclude(map(_event, found))
+    if output is not None:
+        from otelgpu.diagnose.utilization.utilization_page import utilization_page
+
+        with closing(Output(output)) as file:
+            file.write(utilization_page(report, utilization_page_files(), title=title))
+    if as_json:
+        click.echo(json.dumps(msgspec.to_builtins(report), indent=2, ensure_ascii=False))
+    else:
+        _write(report)
+    sys.exit(FOUND if found else UNDECIDED if report.verdicts else 0)
+
+
+def installed_peaks() -> list[Peak]:
+    """The table that comes with otelgpu."""
+    return parse_peaks(resources.files("otelgpu.diagnose.utilization").joinpath("peaks.json").read_bytes())
+
+
+def _workload(
+    path: Path, tokens: int | None, rate: float | None, context: int, *, inference: bool
+) -> Workload:
+    try:
+        with path.open("rb") as file:
+            content = file.read(LARGEST_MODEL_BYTES + 1)
+    except OSError as error:
+        raise OtelgpuError(f"cannot read {path}: {error.strerror}") from error
+    if len(content) > LARGEST_MODEL_BYTES:
+        raise OtelgpuError(f"{path} is larger than 1 MiB: no configuration of a model")
+    try:
+        shape = parse_model(content)
+    except UnknownShape as error:
+        raise OtelgpuError(
+            f"{path}: {error}", "give the config.json that lies beside the model's weights"
+        ) from error
+    return Workload(
+        shape=shape,
+        training=not inference,
+        tokens_per_step=tokens or 0,
+        tokens_per_second=rate or 0.0,
+        context=context,
+    )
+
+
+def _recorded(path: Path, config: Config) -> Job:
+    rejected: Counter[str] = Counter()
+    read = read_profiles_of(path, config)
+    seen = observe(read.profiles)
+    if is_capture(path):
+        calls, times = gpu_calls(read.spans, rejected)
+    else:
+        with path.open("rb") as file:
+            calls, times = recorded_calls(_lines(file), rejected)
+    if not len(calls):
+        calls = calls_of_threads(seen.threads)
+    return Job(observations=seen, calls=calls, times=times, watched_ns=_span(seen), rejected=rejected)
+
+
+def _lines(file: Any) -> Iterator[bytes | None]:
+    while line := file.readline(LONGEST_LINE):
+        yield line
+
+
+def _span(seen: Observations) -> tuple[int, int]:
+    rows = [row for thread in seen.threads for row in thread.rows]
+    return min((row.begin_ns for row in rows), default=0), max((row.end_ns for row in rows), default=0)
+
+
+def _watch(
+    config: Config, pids: tuple[int, ...], program: tuple[str, ...], seconds: float | None
+) -> tuple[Job, str]:
+    watch = JobWatch()
+    watch.pids += pids
+    found: list[tuple[Job, str]] = []
+
+    def finish(request: Request, memory: MemoryExporter, what: str) -> None:
+        watch.stop()
+        found.append((_job(watch, memory.spans, observe(memory.profiles)), what))
+
+    with Outputs(()) as nothing:
+        if not program and seconds is None:
+            seconds = DEFAULT_SECONDS
+        request = Request(
+            config=config,
+            seconds=seconds,
+            delay_s=0.0,
+            outputs=nothing,
+            quiet=False,
+            attached=watch.start,
+        )
+        if program:
+            profile_program(request, program, finish, watch.pids.append)
+        else:
+            require_observable(pids)
+            profile_processes(request, pids, finish)
+    if not found:
+        raise OtelgpuError("it was ended before anything was seen")
+    return found[0]
+
+
+def _job(watch: JobWatch, spans: Sequence[SpanColumns], seen: Observations) -> Job:
+    rejected: Counter[str] = Counter()
+    calls, times = gpu_calls(spans, rejected)
+    return Job(
+        observations=seen,
+        calls=calls,
+        times=times,
+        watched_ns=(watch.begin_ns, watch.end_ns),
+        subjects=watch.pids,
+        processes=watch.processes,
+        devices=watch.devices(),
+        device_note=watch.device_note(),
+        rejected=rejected,
+    )
+
+
+def _write(report: UtilizationReport) -> None:
+    lines = Lines()
+    say = lines.say
+    if not report.verdicts:
+        say("Nothing was found: no cause takes a share of the GPU's time.", "bold")
+    for verdict in report.verdicts:
+        say(sentence(verdict), "bold")
+        for each in verdict.evidence[1:] if verdict.klass == INCONCLUSIVE else verdict.evidence:
+            say(f"  · {each.text}")
+        if verdict.klass == INCONCLUSIVE:
+            say(f"  next: {verdict.next}")
+        else:
+            say(f"  · confidence {verdict.confidence:.0%}")
+        for line in verdict.code.splitlines():
+            say(f"      {line}")
+    say("")
+    for figure in report.figures:
+        say(shown_figure(figure))
+    say("")
+    if report.table:
+        lines.show(_table(report))
+        say("")
+    seen = report.input
+    idle = (
+        f"; the GPU was idle {seen.idle_share:.0%} (by {seen.idle_basis})"
+        if seen.idle_share is not None
+        else ""
+    )
+    say(
+        f"{counted(seen.processes, 'process', 'processes')}, {seen.calls:,} calls of CUDA in {seen.seconds:.1f} s{idle}"
+    )
+    for remark in report.remarks:
+        say(f"not one of the causes: {remark}")
+    for limit in report.limits:
+        say(f"limit: {limit}")
+    for reason, count in sorted(seen.rejected.items()):
+        say(f"rejected: {reason}: {count}")
+
+
+def _table(report: UtilizationReport) -> Table:
+    table = Table(
+        title="What the thread did while the GPU was idle",
+        title_justify="left",
+        title_style="bold",
+        box=None,
+        pad_edge=False,
+    )
+    for name in ("time", "share", "times", "longest"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    table.add_column("", overflow="fold")
+    for row in report.table:
+        table.add_row(
+            written_duration(row.seconds * 1e9),
+            f"{row.share:.1%}",
+            f"{row.times:,}" if row.times else "",
+            written_duration(row.most_s * 1e9) if row.times else "",
+            row.cause,
+            printable(row.what),
+        )
+    return table
+
+
+def _event(verdict: UtilizationVerdict) -> Verdict:
+    """The same as an OpenTelemetry event."""
+    return Verdict(
+        kind=verdict.klass,
+        place={events.VERDICT_CAUSE: verdict.cause},
+        start_unix_ns=round(verdict.start_unix_s * 1e9),
+        end_unix_ns=round(verdict.end_unix_s * 1e9),
+        cost_s=0.0 if verdict.cost is None else verdict.cost.seconds,
+        confidence=verdict.confidence,
+        text=sentence(verdict),
+    )

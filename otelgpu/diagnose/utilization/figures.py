@@ -1,0 +1,187 @@
+"""The figures of a job: how much of what the device can do is used, and what is missing to know it. Pure.
+
+MFU: FLOPs that the model needs for its tokens, over what the devices could have done (PaLM, arXiv:2204.02311, B). MBU:
+bytes that a decode step has to read, over what the memory could have given meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+
+from otelgpu.diagnose.utilization.devices import DeviceUse
+from otelgpu.diagnose.utilization.findings import Loop
+from otelgpu.diagnose.utilization.gpu_calls import BLOCKING_COPY, COPY, LAUNCH, SYNC
+from otelgpu.diagnose.utilization.idle import BY_DEVICE
+from otelgpu.diagnose.utilization.model_shape import ModelShape
+from otelgpu.diagnose.utilization.peaks import Peak
+from otelgpu.diagnose.utilization.verdicts import Figure
+
+NO_CONFIGURATION: Final = (
+    "FLOPs unknown: give --model-config (shapes of matrix products are not seen in calls of cuBLAS)"
+)
+_NO_GPM: Final = "not read: NVML's GPM is on Hopper and newer, and is not there or not read on this device"
+
+
+class Workload(Struct, frozen=True, kw_only=True):
+    """What somebody said of the work. ``tokens_per_step``: all devices' together, of inference the sequences.
+
+    ``context``: tokens of a sequence, 0: attention is left out.
+    """
+
+    shape: ModelShape
+    training: bool = True
+    tokens_per_step: int = 0
+    tokens_per_second: float = 0.0
+    context: int = 0
+    dtype: str = ""
+
+
+def figures(
+    loop: Loop | None,
+    step_s: float,
+    devices: Sequence[DeviceUse],
+    peak: Peak | None,
+    workload: Workload | None,
+) -> list[Figure]:
+    """All, in the order in which they are read. ``devices``: that the job is on; ``step_s`` 0: not known."""
+    model = devices[0].model if devices else ""
+    return [
+        *_of_model(workload, step_s, max(len(devices), 1), peak, model),
+        *_of_devices(devices, peak),
+        *(_of_loop(loop) if loop is not None else []),
+    ]
+
+
+def _no_peak(model: str) -> str:
+    return f"no peak figures of {model!r} are known" if model else "no GPU is known"
+
+
+def _of_model(
+    workload: Workload | None, step_s: float, devices: int, peak: Peak | None, model: str
+) -> list[Figure]:
+    if workload is None:
+        return [Figure(name="mfu", value=None, unit="1", text=NO_CONFIGURATION)]
+    shape = workload.shape
+    dtype = workload.dtype or shape.dtype
+    rate = workload.tokens_per_second or (workload.tokens_per_step / step_s if step_s else 0.0)
+    found = []
+    if not rate:
+        missing = "no tokens a second: give --tokens-per-second, or --tokens-per-step where steps are found"
+    elif peak is None:
+        missing = _no_peak(model)
+    elif dtype not in peak.tflops:
+        missing = f"no peak of {dtype} is known of {model}"
+    else:
+        missing = ""
+    if missing or peak is None:
+        found.append(Figure(name="mfu", value=None, unit="1", text=missing))
+    else:
+        flops = shape.flops_per_token(workload.context, training=workload.training)
+        value = flops * rate / (peak.tflops[dtype] * 1e12 * devices)
+        text = (
+            f"{flops / 1e9:.3g} GFLOP a token, {rate:,.0f} tokens/s, of {peak.tflops[dtype]:g} TFLOP/s ({dtype}, dense)"
+            f" × {devices}"
+        )
+        found.append(Figure(name="mfu", value=value, unit="1", text=text))
+    if workload.training:
+        return found
+    if not step_s or not workload.tokens_per_step:
+        text = (
+            "no decode steps: give --tokens-per-step (sequences in a batch), and a job whose steps are found"
+        )
+        return [*found, Figure(name="mbu", value=None, unit="1", text=text)]
+    if peak is None:
+        return [*found, Figure(name="mbu", value=None, unit="1", text=_no_peak(model))]
+    read = shape.decode_bytes(workload.tokens_per_step, workload.context)
+    value = read / step_s / (peak.memory_gb_per_s * 1e9 * devices)
+    text = (
+        f"{read / 1e9:.3g} GB a step of {step_s * 1e3:.3g} ms, of {peak.memory_gb_per_s:g} GB/s × {devices}"
+    )
+    return [*found, Figure(name="mbu", value=value, unit="1", text=text)]
+
+
+def _of_devices(devices: Sequence[DeviceUse], peak: Peak | None) -> list[Figure]:
+    if not devices:
+        return [Figure(name="gpu_utilization", value=None, unit="1", text="no GPU could be read (NVML)")]
+    first = devices[0]
+    rows = [
+        ("gpu_utilization", first.utilization, "share of the time in which any kernel ran (NVML)"),
+        ("memory_used", _share(first), "share of the device's memory, at most"),
+        ("sm_utilization", first.sm, "share of multiprocessors at work (GPM)"),
+        ("sm_occupancy", first.occupancy, "warps of those that multiprocessors can hold (GPM)"),
+        ("tensor_utilization", first.tensor, "share of time of the tensor cores (GPM)"),
+        ("dram_utilization", first.dram, "share of the memory's bandwidth (GPM)"),
+    ]
+    found = [
+        Figure(
+            name=name,
+            value=value,
+            unit="1",
+            text=text if value is not None else _NO_GPM if "GPM" in text else "too few readings",
+        )
+        for name, value, text in rows
+    ]
+    for name, value, most in (
+        ("pcie_utilization", first.pcie_bytes_per_s, peak.pcie_gb_per_s if peak else None),
+        ("nvlink_utilization", first.nvlink_bytes_per_s, peak.nvlink_gb_per_s if peak else None),
+    ):
+        if value is None or most is None:
+            text = "the device does not count it" if value is None else _no_peak(first.model)
+            found.append(Figure(name=name, value=None, unit="1", text=text))
+        else:
+            text = f"{value / 1e9:.3g} of {most:g} GB/s, both directions"
+            found.append(Figure(name=name, value=value / (most * 1e9), unit="1", text=text))
+    return found
+
+
+def _share(device: DeviceUse) -> float | None:
+    if device.memory_used_bytes is None or not device.memory_total_bytes:
+        return None
+    return device.memory_used_bytes / device.memory_total_bytes
+
+
+def _of_loop(loop: Loop) -> list[Figure]:
+    launches, length = loop.calls.of(LAUNCH), loop.length_ns
+    idle = loop.idle.total_ns / length
+    measured = loop.idle.basis == BY_DEVICE
+    waits = loop.calls.of(SYNC, COPY, BLOCKING_COPY)
+    found = [
+        Figure(
+            name="busy",
+            value=1 - idle,
+            unit="1",
+            text="share of the time in which a kernel of the job ran (device times)"
+            if measured
+            else "at most: as calls bound it, for device times were not measured",
+        ),
+        Figure(
+            name="launches_per_second",
+            value=float(launches.count.sum()) * 1e9 / length,
+            unit="1/s",
+            text="by the host",
+        ),
+        Figure(
+            name="waiting_share",
+            value=float((waits.end_ns - waits.begin_ns).sum()) / length,
+            unit="1",
+            text="share of the time in synchronisations and copies, of all threads",
+        ),
+    ]
+    kernels = (loop.times.end_ns - loop.times.begin_ns)[loop.times.is_kernel]
+    middle = float(np.median(kernels)) / 1e9 if len(kernels) else None
+    text = "median, on the device" if measured else "device times were not measured"
+    found.append(Figure(name="kernel_duration", value=middle, unit="s", text=text))
+    blocks = launches.blocks[launches.blocks > 0]
+    if len(blocks) and loop.sms:
+        text = f"blocks of a grid in the median, over {loop.sms} multiprocessors: below 1, some have none"
+        found.append(
+            Figure(name="blocks_per_sm", value=float(np.median(blocks)) / loop.sms, unit="1", text=text)
+        )
+    else:
+        text = "no grids in the input" if not len(blocks) else "the device's multiprocessors are not known"
+        found.append(Figure(name="blocks_per_sm", value=None, unit="1", text=text))
+    return found
