@@ -14,6 +14,7 @@ from types import ModuleType
 import msgspec
 
 from otelgpu.cli.rule_files import known_rules
+from otelgpu.cli.utilization import installed_peaks
 from otelgpu.diagnose.memory import diagnosis as memory_diagnosis
 from otelgpu.diagnose.memory import growth
 from otelgpu.diagnose.memory.categories import CATEGORIES
@@ -37,6 +38,10 @@ from otelgpu.diagnose.stall import compiling, critical, diagnosis, gaps, holders
 from otelgpu.diagnose.stall.causes import CAUSES
 from otelgpu.diagnose.stall.verdicts import CLASSES as STALL_CLASSES
 from otelgpu.diagnose.stall.verdicts import StallReport, StallVerdict
+from otelgpu.diagnose.utilization import devices, findings, idle, job_findings
+from otelgpu.diagnose.utilization import diagnosis as utilization_diagnosis
+from otelgpu.diagnose.utilization.causes import CAUSES as LOW_USES
+from otelgpu.diagnose.utilization.verdicts import CLASSES as UTILIZATION_CLASSES
 from otelgpu.topology.affinity import WORDS
 from otelgpu.topology.graph import KINDS
 from tools.markdown import code, table
@@ -47,6 +52,8 @@ STALL_RULES = (gaps, rhythm, critical, processor, compiling, holders, diagnosis)
 
 GALLERY = Path(__file__).parent.parent / "tests" / "gallery" / "recorded" / "results.json"
 """What ``python -m tests.gallery.results`` wrote."""
+
+UTILIZATION_RULES = (findings, job_findings, idle, devices, utilization_diagnosis)
 
 
 def classes() -> str:
@@ -171,6 +178,38 @@ def memory_causes() -> str:
 def memory_bounds() -> str:
     """Its bounds."""
     return bounds((growth, memory_diagnosis))
+
+
+def utilization_classes() -> str:
+    """The table of classes of ``diagnose utilization``."""
+    return table(("Class", "Meaning"), ((code(name), text) for name, text in UTILIZATION_CLASSES.items()))
+
+
+def utilization_causes() -> str:
+    """The table of causes: what they mean, the evidence that each takes, what to do."""
+    rows = (
+        (cause.group, code(name), cause.meaning, cause.seen, cause.next) for name, cause in LOW_USES.items()
+    )
+    return table(("Of", "Cause", "Meaning", "Seen by", "What to do"), rows)
+
+
+def utilization_bounds() -> str:
+    """Likewise."""
+    return bounds(UTILIZATION_RULES)
+
+
+def peaks() -> str:
+    """The table of what devices can do at most."""
+    rows = []
+    for peak in installed_peaks():
+        tflops = ", ".join(f"{name} {value:g}" for name, value in peak.tflops.items())
+        links = "–" if peak.nvlink_gb_per_s is None else f"{peak.nvlink_gb_per_s:g}"
+        models, bandwidth = ", ".join(map(code, peak.models)), f"{peak.memory_gb_per_s:g}"
+        rows.append(
+            (models, str(peak.sms), tflops, bandwidth, links, f"{peak.pcie_gb_per_s:g}", f"<{peak.source}>")
+        )
+    names = ("Device", "SMs", "TFLOP/s, dense", "Memory, GB/s", "NVLink, GB/s", "PCIe, GB/s", "Source")
+    return table(names, rows)
 
 
 def constants(module: ModuleType) -> Iterator[tuple[str, str, str]]:
