@@ -246,6 +246,8 @@ def _write(report: MemoryReport) -> None:
             say(f"  · {each.text}")
         if verdict.klass == INCONCLUSIVE:
             say(f"  next: {verdict.next}")
+        if verdict.rule:
+            say(f"  known problem: otelgpu diagnose explain {verdict.rule}")
     for device in report.devices:
         say("")
         _write_device(device, lines)

@@ -69,6 +69,7 @@ def _verdict(event: Event) -> MemoryVerdict:
         program=clean(str(name or "process")).rpartition("/")[2],
         device=device if isinstance(device, int) else -1,
         bytes=requested,
+        rule=_text(event, names.RULE),
         confidence=1.0,
         evidence=evidence,
         next=_text(event, names.NEXT),

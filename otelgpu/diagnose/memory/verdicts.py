@@ -35,7 +35,7 @@ class MemoryVerdict(Struct, frozen=True, kw_only=True):
     """One finding; an empty text or list, or null, where a thing has none.
 
     ``device``: its ordinal in the process, -1: not known. ``bytes``: that were asked for, or that grew. ``detail``: of
-    ``out_of_memory`` why: see ``otelgpu.memory.failure.cause``.
+    ``out_of_memory`` why: see ``otelgpu.memory.failure.cause``; ``rule``: the known problem that it is.
     """
 
     klass: str = field(name="class")
@@ -50,6 +50,7 @@ class MemoryVerdict(Struct, frozen=True, kw_only=True):
     bytes: int | None = None
     bytes_per_s: float | None = None
     category: str = ""
+    rule: str = ""
     confidence: float
     evidence: Sequence[MemoryEvidence] = ()
     next: str

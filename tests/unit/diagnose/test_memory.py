@@ -281,11 +281,18 @@ def failed(**attributes: AttributeValue) -> Event:
 
 def test_a_failure_is_a_verdict_and_one_that_recovered_a_remark() -> None:
     lost = failed(
-        outcome="unmet", cause="own_memory", requested=700, held=400, holders=("400 B by f",), next="do less"
+        outcome="unmet",
+        cause="own_memory",
+        requested=700,
+        held=400,
+        holders=("400 B by f",),
+        next="do less",
+        rule="r",
     )
     report = diagnose(seen(process_of([1] * 3), events=[failed(outcome="recovered"), lost]))
     (verdict,) = report.verdicts
     assert (verdict.cause, verdict.detail, verdict.bytes) == (OUT_OF_MEMORY, "own_memory", 700)
+    assert verdict.rule == "r"
     assert [each.text for each in verdict.evidence] == [
         "it held 400 B that was seen to be allocated",
         "400 B by f",
