@@ -23,7 +23,7 @@ from otelgpu.cli.headings import HeadedCommand
 from otelgpu.cli.page_files import topology_page_files
 from otelgpu.cli.parameters import Duration, UnixTime, duration_option, force_option, refuse_overwriting
 from otelgpu.cli.profile_outputs import Output
-from otelgpu.cli.topology_inputs import Range, own_host, read
+from otelgpu.cli.topology_inputs import Range, own_host, read, version_of
 from otelgpu.cli.verdict_text import FOUND, Lines, counted
 from otelgpu.errors import OtelgpuError
 from otelgpu.model.text import printable
@@ -186,11 +186,14 @@ def _follow(
     ends_s = float("inf") if duration_s is None else time.monotonic() + duration_s
     before: dict[tuple[str, str, str], Mark] = {}
     nodes, problem, found_any = -1, "", False
+    found, seen = None, None
     with until_interrupted() as stopped:
         while True:
             next_s = time.monotonic() + every_s
             try:
-                found = read(inputs, span)
+                version = version_of(inputs)
+                if found is None or version is None or version != seen:
+                    found, seen = read(inputs, span), version
             except OtelgpuError as error:
                 if str(error) != problem:
                     problem = str(error)

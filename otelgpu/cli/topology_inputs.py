@@ -60,6 +60,20 @@ def read(inputs: Sequence[str], span: Range) -> Topology:
     return build(facts, marks, limits=limits, rejected=skips.counts)
 
 
+def version_of(inputs: Sequence[str]) -> tuple[tuple[str, int, int], ...] | None:
+    """What changes with the files of the inputs: their names, sizes and times. None: that cannot be known."""
+    if is_remote(inputs):
+        return None
+    found = []
+    for path in found_files(inputs):
+        try:
+            status = path.stat()
+        except OSError:  # it was rotated meanwhile: the next look finds it
+            return None
+        found.append((str(path), status.st_size, status.st_mtime_ns))
+    return tuple(found)
+
+
 def own_host() -> Topology:
     """The graph of this host, by sysfs and NVML: what each has of it, now. May wait for a driver."""
     found = list(looks())

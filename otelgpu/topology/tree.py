@@ -48,7 +48,8 @@ def lines(topology: Topology, *, expand: Sequence[str] = (), everything: bool = 
     for (cluster, rack), inside in groups:
         if ((cluster, rack), inside) in fine:
             continue
-        name = ", ".join(word for word in (cluster and f"cluster {cluster}", rack and f"rack {rack}") if word)
+        called = rack if rack.startswith("rack") else f"rack {rack}"
+        name = ", ".join(word for word in (cluster and f"cluster {cluster}", rack and called) if word)
         if name:
             yield 0, f"{name}: {_counted(inside)}", shown.worst(inside)
         for node in inside:

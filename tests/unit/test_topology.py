@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from otelgpu.cli import topology as command
 from otelgpu.cli.commands import cli
+from otelgpu.cli.topology_inputs import read
 from tests.rig.cluster import Cluster, metrics_line
 from tests.rig.jobs.shape import Shape
 from tests.rig.jobs.simulation import HEALTHY, simulate
@@ -134,6 +136,18 @@ def test_what_changes_is_said_while_it_follows(faulty: Path) -> None:
         ("began", "gpu:gpu-0002/GPU-00000002-0000-0000-0000-000000000001"),
         ("began", "nic:gpu-0004/mlx5_0"),
     ]
+
+
+def test_while_it_follows_files_that_stand_still_are_not_read_again(
+    faulty: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = []
+    monkeypatch.setattr(command, "read", lambda *given: looks.append(given) or read(*given))
+    topology(faulty, "--follow", "--every", "1s", "-d", "1500ms")
+    assert len(looks) == 1
+    monkeypatch.setattr(command, "version_of", lambda inputs: None)
+    topology(faulty, "--follow", "--every", "1s", "-d", "1500ms")
+    assert len(looks) > 2
 
 
 def test_an_input_without_a_host_says_so(tmp_path: Path) -> None:
