@@ -28,6 +28,7 @@ SHOWN = {
         r"writes 50\.0 MB to checkpoint\.bin at slow_ai_simulator\.py:32 save",
         r"vfs_write ← ksys_write",
     ),
+    "topology": (r"(?m)^1 node, \d+ GPUs?, \d+ NICs?$",),
 }
 """What the reader of each page that has something to run is to see: patterns."""
 
