@@ -47,7 +47,9 @@ from otelgpu.processes.listing import descendants
 if TYPE_CHECKING:
     from otelgpu.export.memory import MemoryExporter
 
-KINDS: Final = frozenset((ProfileKind.CPU, ProfileKind.OFFCPU, ProfileKind.SYSCALL, ProfileKind.FILE))
+KINDS: Final = frozenset(
+    (ProfileKind.CPU, ProfileKind.OFFCPU, ProfileKind.SYSCALL, ProfileKind.FILE, ProfileKind.BLOCK)
+)
 """What is recorded."""
 DEVICE_KINDS: Final = frozenset((ProfileKind.CUDA, ProfileKind.NCCL))
 """The same with ``--device-calls``."""
@@ -110,7 +112,7 @@ def stall(
     them longer is explained by what the thread waited for: a file, input, a lock, the interpreter's lock, a CPU, a
     quota, memory, a garbage collection, another program, a sleep. Nothing in the program has to be changed.
 
-    FILE: what otelgpu profile -t cpu,offcpu,syscall,file --export file:FILE wrote, or a capture.
+    FILE: what otelgpu profile -t cpu,offcpu,syscall,file,block --export file:FILE wrote, or a capture.
 
     Exit code: 0 nothing was found, 3 verdicts, 4 inconclusive: it says what is missing.
 

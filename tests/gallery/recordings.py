@@ -43,6 +43,7 @@ class Row(Struct, frozen=True, array_like=True):
     count: int
     size_bytes: int
     call: str
+    device: str = ""
 
 
 class Thread(Struct, frozen=True):
@@ -94,7 +95,15 @@ def save(
             [
                 Row(
                     *(row.type, row.begin_ns - begin, row.length_ns, stack(row.frames), row.state),
-                    *(row.syscall, row.file_call, row.file_name, row.count, row.size_bytes, row.call),
+                    *(
+                        row.syscall,
+                        row.file_call,
+                        row.file_name,
+                        row.count,
+                        row.size_bytes,
+                        row.call,
+                        row.device,
+                    ),
                 )
                 for row in thread.rows
             ],
@@ -156,6 +165,7 @@ def _seen(row: Row, stacks: Sequence[Frames]) -> Seen:
         count=row.count,
         size_bytes=row.size_bytes,
         call=row.call,
+        device=row.device,
     )
 
 

@@ -25,6 +25,7 @@ from otelgpu.diagnose.stall.causes import (
 )
 from otelgpu.diagnose.stall.compiling import compiled
 from otelgpu.diagnose.stall.critical import critical_threads, window
+from otelgpu.diagnose.stall.disks import disk_evidence, disk_of
 from otelgpu.diagnose.stall.evidence import evidence_of
 from otelgpu.diagnose.stall.gaps import (
     LEAST_GAP_NS,
@@ -112,7 +113,7 @@ def diagnose(
             "from a file: whether a control group's quota throttled it, and who else ran, is not known"
         )
     verdicts = [
-        _verdict(finding, each, seen.threads, (surroundings or {}).get(each.thread.pid))
+        _verdict(finding, each, seen, (surroundings or {}).get(each.thread.pid))
         for each in judged
         for finding in each.findings
     ]
@@ -158,21 +159,22 @@ def place_of(thread: ThreadSeen) -> ThreadPlace:
 
 
 def _verdict(
-    finding: Finding, judged: Judged, threads: Sequence[ThreadSeen], around: Surroundings | None
+    finding: Finding, judged: Judged, seen: Observations, around: Surroundings | None
 ) -> StallVerdict:
-    cause = finding.cause
+    cause, disk = finding.cause, disk_of(finding, judged.thread)
     mine = [each for each in finding.activities if each.cause == cause] or list(finding.activities)
     longest = _most(mine)
     lengths = sorted(finding.lengths_ns)
     holder = None
     if cause in (GIL, LOCK) or (cause == INPUT and longest.waker):
-        holder = holder_of(mine, cause, judged.thread, threads)
+        holder = holder_of(mine, cause, judged.thread, seen.threads)
     return StallVerdict(
         klass=STALL,
         cause=cause,
         thread=place_of(judged.thread),
         line=line_of(longest.site),
         file=file_of(mine),
+        device="" if disk is None else disk.device,
         bytes=stall_bytes(finding),
         latency=Latency(median_s=median(lengths) / 1e9, most_s=lengths[-1] / 1e9),
         rhythm=Rhythm(
@@ -185,7 +187,7 @@ def _verdict(
         holder=holder,
         cost=StallCost(seconds=finding.cost_ns / 1e9, share=finding.share),
         confidence=round(finding.explained, 3),
-        evidence=evidence_of(finding, judged.steps, around),
+        evidence=[*evidence_of(finding, judged.steps, around), *disk_evidence(finding, disk, seen.types)],
         spans=list(dict.fromkeys(each.span for each in finding.activities if each.span))[:MOST_SPANS],
         next=CAUSES[cause].next,
         code=CAUSES[cause].code,
@@ -216,7 +218,7 @@ def _lacking(seen: Observations, judged: Sequence[Judged], *, is_file: bool) -> 
     if is_file and not seen.types & {OFF_CPU, SYSCALL_TIME, FILE_TIME}:
         return _inconclusive(
             "there are no waits, system calls or calls on files in the input",
-            "record with: otelgpu profile -t cpu,offcpu,syscall,file --export file:profile.jsonl -p PID",
+            "record with: otelgpu profile -t cpu,offcpu,syscall,file,block --export file:profile.jsonl -p PID",
         )
     if not judged:
         return _inconclusive(

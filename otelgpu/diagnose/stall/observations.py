@@ -1,8 +1,8 @@
 """Profiles by thread: what each was seen to do, when, for how long and under which stack. Pure.
 
-In: :class:`~otelgpu.model.profiles.ProfileColumns` of kinds ``cpu``, ``offcpu``, ``syscall`` and ``file``, with
-times. Out: :class:`ThreadSeen`, of each thread its observations in the order of their beginnings. What comes from a
-file may hold anything: rows without a time or a thread are counted and left out.
+In: :class:`~otelgpu.model.profiles.ProfileColumns` of kinds ``cpu``, ``offcpu``, ``syscall``, ``file`` and ``block``,
+with times. Out: :class:`ThreadSeen`, of each thread its observations in the order of their beginnings. What comes from
+a file may hold anything: rows without a time or a thread are counted and left out.
 """
 
 from __future__ import annotations
@@ -25,8 +25,11 @@ SYSCALL_TIME: Final = "syscall_time"
 SYSCALLS: Final = "syscalls"
 FILE_TIME: Final = "file_time"
 FILE_BYTES: Final = "file_bytes"
+BLOCK_TIME: Final = "block_time"
 CALL_TIMES: Final = ("cuda_time", "hip_time", "nccl_time")
-USED: Final = frozenset((CPU, OFF_CPU, SYSCALL_TIME, SYSCALLS, FILE_TIME, FILE_BYTES, *CALL_TIMES))
+USED: Final = frozenset(
+    (CPU, OFF_CPU, SYSCALL_TIME, SYSCALLS, FILE_TIME, FILE_BYTES, BLOCK_TIME, *CALL_TIMES)
+)
 """Sample types that are looked at."""
 
 MOST_ROWS: Final = 2_000_000
@@ -39,6 +42,8 @@ _SYSCALL: Final = "otelgpu.syscall.name"
 _FILE_CALL: Final = "otelgpu.file.call"
 _FILE_NAME: Final = "file.name"
 _CALL: Final = "otelgpu.call.name"
+_DEVICE: Final = "otelgpu.block.device"
+_OPERATION: Final = "otelgpu.block.operation"
 
 Frames = tuple[Frame, ...]
 
@@ -46,8 +51,9 @@ Frames = tuple[Frame, ...]
 class Seen(Struct, frozen=True):
     """One observation. ``frames``: the leaf first. ``length_ns``: of a sample of the clock what it stands for.
 
-    ``call``: the function of a vendor's library. ``count``: calls that it stands for; ``size_bytes``: that a call on
-    a file moved; -1: not known. ``span``: hexadecimal trace and span id, "" of none.
+    ``call``: the function of a vendor's library, or what a disk is asked for; ``device``: that disk. ``count``: calls
+    that it stands for; ``size_bytes``: that a call on a file moved; -1: not known. ``span``: hexadecimal trace and span
+    id, "" of none.
     """
 
     type: str
@@ -62,6 +68,7 @@ class Seen(Struct, frozen=True):
     size_bytes: int = -1
     span: str = ""
     call: str = ""
+    device: str = ""
 
     @property
     def end_ns(self) -> int:
@@ -176,7 +183,8 @@ def _rows(batch: ProfileColumns, rejected: Counter[str]) -> Iterator[tuple[int, 
                 file_call=_text(attributes.get(_FILE_CALL), row),
                 file_name=_text(attributes.get(_FILE_NAME), row),
                 span=_span(batch, row),
-                call=_text(attributes.get(_CALL), row),
+                call=_text(attributes.get(_OPERATION if kind == BLOCK_TIME else _CALL), row),
+                device=_text(attributes.get(_DEVICE), row),
             ),
         )
 

@@ -11,7 +11,15 @@ from msgspec import structs
 
 from otelgpu.diagnose.stall.causes import CAUSES
 from otelgpu.diagnose.stall.diagnosis import diagnose
-from otelgpu.diagnose.stall.observations import CPU, FILE_TIME, OFF_CPU, SYSCALL_TIME, Observations
+from otelgpu.diagnose.stall.observations import (
+    BLOCK_TIME,
+    CPU,
+    FILE_TIME,
+    OFF_CPU,
+    SYSCALL_TIME,
+    Observations,
+    Seen,
+)
 from otelgpu.diagnose.stall.sentences import ordinal, sentence, shown_bytes
 from otelgpu.diagnose.stall.surroundings import Neighbour, Surroundings
 from otelgpu.diagnose.stall.verdicts import INCONCLUSIVE, StallReport
@@ -480,3 +488,29 @@ def test_steps_that_run_for_longer_are_inconclusive_and_where_they_run_is_said()
     (verdict,) = report(observed(loop(lambda made: made.work(200, (SAVE, LOOP))))).verdicts
     assert verdict.klass == INCONCLUSIVE
     assert verdict.evidence[0].text.endswith("most of it at save (train.py:31)")
+
+
+def disk_reads(made: Timeline) -> None:
+    """Eight requests, and a read that waits for them."""
+    for number in range(8):
+        request = Seen(BLOCK_TIME, made.now + number * MS, 5 * MS, (SAVE, LOOP), call="read", device="vda")
+        made.thread.rows.append(request)
+    made.write(100, 8_000_000, call="read")
+
+
+def test_the_disk_is_named_that_a_thread_asked_while_it_stood_still() -> None:
+    (verdict,) = report(observed(loop(disk_reads))).verdicts
+    assert verdict.cause == "file_read" and verdict.device == "vda"
+    assert "meanwhile it asked vda: read 48 times; 5.00 ms each" in [each.text for each in verdict.evidence]
+
+
+def test_a_write_without_requests_of_its_own_is_written_back_for_all() -> None:
+    seen = observed(loop(lambda made: made.write(100, 1000)))
+    assert all(each.name != "disk" for each in report(seen).verdicts[0].evidence)  # nobody looked
+    seen.types |= {BLOCK_TIME}
+    (verdict,) = report(seen).verdicts
+    assert verdict.device == ""
+    assert any(
+        "the kernel writes it back later, for all who share the disk" in each.text
+        for each in verdict.evidence
+    )

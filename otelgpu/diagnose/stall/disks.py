@@ -1,0 +1,70 @@
+"""Which disk a thread waited for while it stood still: its own requests to block devices. Pure.
+
+In: requests of the thread (kind ``block``), and a stall's activities. What the kernel writes back later it asks for
+itself, of all who share the disk: then a write has no request of its own, which is said.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from typing import Final
+
+from msgspec import Struct
+
+from otelgpu.diagnose.stall.causes import FILE_WRITE, FILES, PAGE_FAULTS
+from otelgpu.diagnose.stall.gaps import Finding
+from otelgpu.diagnose.stall.observations import BLOCK_TIME, Seen, ThreadSeen
+from otelgpu.diagnose.stall.verdicts import StallEvidence
+from otelgpu.model.quantities import duration
+
+SHARED: Final = (
+    "no write to a disk was its own: the page cache took what it wrote, and the kernel writes it back later, for all "
+    "who share the disk"
+)
+_OF_DISKS: Final = (*FILES, PAGE_FAULTS)
+
+
+class Disk(Struct, frozen=True, kw_only=True):
+    """What was asked of one device during a stall: by operation (``read``, ``write``, ``discard``) how often."""
+
+    device: str
+    requests: Counter[str]
+    spent_ns: int
+
+
+def disk_of(finding: Finding, thread: ThreadSeen) -> Disk | None:
+    """The device that most time went into; None where nothing was asked of one."""
+    if finding.cause not in _OF_DISKS:
+        return None
+    rows = thread.of(BLOCK_TIME)
+    begins = [row.begin_ns for row in rows]
+    by_device: dict[str, list[Seen]] = defaultdict(list)
+    for each in finding.activities:
+        for row in rows[bisect_left(begins, each.begin_ns) : bisect_left(begins, each.end_ns)]:
+            by_device[row.device].append(row)
+    disks = [
+        Disk(
+            device=device,
+            requests=Counter(row.call for row in made),
+            spent_ns=sum(row.length_ns for row in made),
+        )
+        for device, made in by_device.items()
+        if device
+    ]
+    return max(disks, key=lambda disk: disk.spent_ns, default=None)
+
+
+def disk_evidence(finding: Finding, disk: Disk | None, types: frozenset[str]) -> list[StallEvidence]:
+    """``types``: sample types that there are; where requests were not recorded, nothing is said."""
+    found = []
+    if disk is not None:
+        each = duration(disk.spent_ns / disk.requests.total())
+        asked = ", ".join(f"{name or 'request'} {count} times" for name, count in disk.requests.most_common())
+        text = f"meanwhile it asked {disk.device}: {asked}; {each} each"
+        value = float(disk.requests.total())
+        found.append(StallEvidence(name="disk", text=text, value=value, unit="1"))
+    is_written_back = finding.cause == FILE_WRITE and (disk is None or not disk.requests["write"])
+    if is_written_back and BLOCK_TIME in types:
+        found.append(StallEvidence(name="disk", text=SHARED))
+    return found
