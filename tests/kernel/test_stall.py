@@ -60,7 +60,7 @@ def test_the_example_is_explained_in_one_sentence(tmp_path: Path) -> None:
 def test_a_running_program_is_looked_at_until_somebody_says_enough(tmp_path: Path) -> None:
     program = [sys.executable, "-m", "tests.gallery.programs", "sleep", str(tmp_path)]
     with subprocess.Popen(program, cwd=ROOT) as running:
-        command = [OTELGPU, "diagnose", "stall", "-p", str(running.pid), "-d", "60"]
+        command = [*FIRST, OTELGPU, "diagnose", "stall", "-p", str(running.pid), "-d", "60"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as looking:
             assert looking.stderr is not None and "profiling process" in looking.stderr.readline()
             time.sleep(1.5)
