@@ -18,40 +18,15 @@ from tests.cluster.node import (
     IMAGE,
     NODE,
     Cluster,
-    Who,
     service_pod,
     simple_pod,
     wait_until,
 )
+from tests.cluster.plugin import Plugin
 from tests.deploy.manifests import DEPLOY, manifests
 from tests.rig.fakes import ROOT
-from tools import kubectl_plugin
 
 SERVING, JOBS, STRICT = "serving", "otelgpu", "strict"
-
-
-class Plugin:
-    """The one file, on PATH, as ``kubectl`` finds it."""
-
-    def __init__(self, cluster: Cluster, folder: Path) -> None:
-        self.cluster, self.folder = cluster, folder
-        program = folder / "kubectl-otelgpu"
-        program.write_bytes(kubectl_plugin.build_program())
-        program.chmod(0o755)
-
-    def start(self, *arguments: str, who: Who = "developer") -> subprocess.Popen[str]:
-        environment = self.cluster.environment(who)
-        environment["PATH"] = f"{self.folder}:{environment['PATH']}"
-        environment.pop("PYTHONPATH", None)
-        return subprocess.Popen(
-            [CACHE / "bin/kubectl", "otelgpu", *arguments],
-            cwd=self.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-
-    def run(self, *arguments: str, who: Who = "developer") -> subprocess.CompletedProcess[str]:
-        with self.start(*arguments, who=who) as process:
-            out, err = process.communicate(timeout=200)
-        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
 
 @pytest.fixture(scope="module")
@@ -101,12 +76,12 @@ def test_a_pod_of_another_namespace_is_profiled_by_a_user_with_the_documented_ro
     print(f"flame graph in {took:.1f} s for 5 s of profile: {page.stat().st_size:,} bytes")
 
 
-def test_requests_of_a_service_that_never_knew_are_traced(plugin: Plugin) -> None:
+def test_requests_of_a_service_that_never_knew_are_traced(cluster: Cluster, plugin: Plugin) -> None:
     done = plugin.run("trace", *TARGET, "-d", "5", "-o", "trace.html", "-o", "trace.jsonl")
     assert done.returncode == 0, done.stderr
     text = (plugin.folder / "trace.jsonl").read_text()
     assert "/v1/completions" in text and "cudaLaunchKernel" in text, done.stderr
-    uid = plugin.cluster.pod("llm-server-1", SERVING)["metadata"]["uid"]
+    uid = cluster.pod("llm-server-1", SERVING)["metadata"]["uid"]
     assert f'"{uid}"' in text  # k8s.pod.uid of the real pod
     assert (plugin.folder / "trace.html").stat().st_size > 10_000
 
@@ -162,34 +137,36 @@ def test_what_the_cluster_refuses_is_said_in_words(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_leaves_nothing(plugin: Plugin, number: signal.Signals) -> None:
+def test_a_signal_leaves_nothing(cluster: Cluster, plugin: Plugin, number: signal.Signals) -> None:
     with plugin.start("profile", *TARGET, "-d", "120", "-o", "flame.html") as process:
         time.sleep(random.uniform(1, 8))
         process.send_signal(number)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
-    assert plugin.cluster.items("jobs") == []
+    assert cluster.items("jobs") == []
 
 
-def test_who_is_killed_leaves_it_to_the_cluster_and_that_deletes_it(plugin: Plugin) -> None:
+def test_who_is_killed_leaves_it_to_the_cluster_and_that_deletes_it(cluster: Cluster, plugin: Plugin) -> None:
     for moment in range(10):
         with plugin.start("profile", *TARGET, "-d", "3", "--ttl", "2", "-o", f"{moment}.html") as process:
             time.sleep(random.uniform(0.3, 9))
             process.kill()
-    wait_until(lambda: not plugin.cluster.items("jobs"), "the TTL to clean up", 200)
+    wait_until(lambda: not cluster.items("jobs"), "the TTL to clean up", 200)
 
 
-def test_a_pod_that_ends_in_the_middle_is_reported_and_what_it_did_is_kept(plugin: Plugin) -> None:
-    plugin.cluster.kubectl(
+def test_a_pod_that_ends_in_the_middle_is_reported_and_what_it_did_is_kept(
+    cluster: Cluster, plugin: Plugin
+) -> None:
+    cluster.kubectl(
         "apply", "-n", SERVING, "-f", "-", given=json.dumps(simple_pod("brief", BUSYBOX, ["sleep", "900"]))
     )
-    plugin.cluster.wait_ready("brief", SERVING)
+    cluster.wait_ready("brief", SERVING)
     with plugin.start(
         "profile", "brief", *TARGET[1:3], "--job-namespace", JOBS, "-d", "8", "-o", "a.html"
     ) as process:
-        wait_until(lambda: bool(plugin.cluster.items("jobs")), "the Job")
+        wait_until(lambda: bool(cluster.items("jobs")), "the Job")
         time.sleep(5)
-        plugin.cluster.kubectl("delete", "pod", "-n", SERVING, "brief", "--wait=false")
+        cluster.kubectl("delete", "pod", "-n", SERVING, "brief", "--wait=false")
         _, said = process.communicate(timeout=90)
     assert process.returncode == 0, said
     assert "pod brief was deleted in the middle" in said
