@@ -35,7 +35,7 @@ def fetch(client: Client, pod: str, namespace: str, name: str, local: Path, stop
 
     Raises :class:`Fault` where there is none, where it does not come whole, or when ``stop`` is set.
     """
-    digest, size, packed = _prepare(client, pod, namespace, name)
+    digest, size, packed = _prepare(client, pod, namespace, name, stop)
     if size > LARGEST:
         raise Fault(f"the result has {size:,} bytes, more than the {LARGEST:,} that are fetched")
     partial = local.with_name(f".{local.name}.{os.getpid()}.part")
@@ -59,18 +59,29 @@ def fetch(client: Client, pod: str, namespace: str, name: str, local: Path, stop
         if unpacked.digest != digest:
             raise Fault(f"what came is not what the pod has: SHA-256 {unpacked.digest}, not {digest}")
         os.replace(partial, local)
+    except OSError as error:
+        raise Fault(f"cannot write {local}: {error.strerror}") from None
     finally:
         partial.unlink(missing_ok=True)
     return size
 
 
-def _prepare(client: Client, pod: str, namespace: str, name: str) -> tuple[str, int, int]:
-    """Compress it there: SHA-256 in hex, size, size when compressed."""
-    said = client.execute(pod, namespace, KEEPER, "/bin/sh", "-c", PACK, "pack", FOLDER, name)
-    try:
-        return parse_packed(said)
-    except ValueError:
-        raise Fault(f"the pod has no result {name}") from None
+def _prepare(
+    client: Client, pod: str, namespace: str, name: str, stop: threading.Event
+) -> tuple[str, int, int]:
+    """Compress it there, again where the connection broke: SHA-256 in hex, size, size when compressed."""
+    for attempt in range(ATTEMPTS):
+        try:
+            said = client.execute(pod, namespace, KEEPER, "/bin/sh", "-c", PACK, "pack", FOLDER, name)
+            return parse_packed(said)
+        except ValueError:
+            raise Fault(f"the pod has no result {name}") from None
+        except Fault:
+            if attempt == ATTEMPTS - 1:
+                raise
+            if stop.wait(_PAUSE_S * (attempt + 1)):
+                raise Interrupted from None
+    raise AssertionError  # the last attempt returns or raises
 
 
 def parse_packed(said: str) -> tuple[str, int, int]:

@@ -73,6 +73,7 @@ class FakeCluster:
             "result": base64.b64encode(b"<html>" + bytes(range(256)) * 2000).decode(),
             "digest": "",
             "breaks": [],
+            "lost_packs": 0,
             "fails": {},
         }
         kubectl = folder / "kubectl"

@@ -65,6 +65,8 @@ def execute(command: list[str]) -> None:
     data = base64.b64decode(SCENARIO["result"])
     packed = gzip.compress(data, mtime=0)
     if "pack" in command:
+        if turn("pack") < SCENARIO["lost_packs"]:
+            fail("error: error dialing backend: EOF")
         digest = SCENARIO["digest"] or hashlib.sha256(data).hexdigest()
         print(f"{digest}  {command[-1]}\n{len(data)}\n{len(packed)}")
     elif command[0] == "tail":

@@ -83,7 +83,7 @@ def test_what_the_pod_tolerates_the_job_does_but_no_node_that_is_not_ready() -> 
 
 
 def test_a_broken_connection_goes_on_where_it_broke(cluster: FakeCluster) -> None:
-    cluster.scenario["breaks"] = [700, 1500]
+    cluster.scenario |= {"breaks": [700, 1500], "lost_packs": 1}
     done = cluster.run("profile", "llm-server-1", "-d", "1", "-o", "flame.html")
     assert done.returncode == 0, done.stderr
     assert (cluster.folder / "flame.html").read_bytes() == cluster.result
@@ -97,6 +97,14 @@ def test_what_is_not_what_the_pod_has_is_not_kept(cluster: FakeCluster) -> None:
     assert done.returncode == 1
     assert "not what the pod has" in done.stderr
     assert [path.name for path in cluster.folder.iterdir() if "flame" in path.name] == []
+    assert len(cluster.deleted()) == 1
+
+
+def test_a_place_that_cannot_be_written_to_is_named(cluster: FakeCluster) -> None:
+    (cluster.folder / "flame.html").mkdir()
+    done = cluster.run("profile", "llm-server-1", "-d", "1", "-o", "flame.html", "--force")
+    assert done.returncode == 1
+    assert "cannot write flame.html: Is a directory" in done.stderr
     assert len(cluster.deleted()) == 1
 
 
