@@ -247,6 +247,16 @@ def _message(method: str) -> bytes:
     return json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": {}}).encode() + b"\n"
 
 
+def test_a_line_that_is_too_long_is_passed_over_whole(tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(b"first\n" + b"x" * (3 * LONGEST_LINE) + b"\n\n  \nlast, without an end")
+
+    async def run() -> list[str]:
+        with (tmp_path / "in").open("rb") as file:
+            return [line async for line in Lines(file.fileno())]
+
+    assert anyio.run(run) == ["first", "last, without an end"]
+
+
 def test_without_the_sdk_it_says_how_to_get_it(lines: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mcp_command, "find_spec", lambda name: None)
     done = CliRunner().invoke(cli, ["mcp", str(lines)])
