@@ -190,6 +190,13 @@ def utilization(
     sys.exit(FOUND if found else UNDECIDED if report.verdicts else 0)
 
 
+def report_on(path: Path, config: Config) -> UtilizationReport:
+    """Of a file, without a model's configuration. Raises :class:`OtelgpuError` where it cannot be read."""
+    job = _recorded(path, config)
+    job.peaks = installed_peaks()
+    return diagnose(job)[0]
+
+
 def installed_peaks() -> list[Peak]:
     """The table that comes with otelgpu."""
     return parse_peaks(resources.files("otelgpu.diagnose.utilization").joinpath("peaks.json").read_bytes())

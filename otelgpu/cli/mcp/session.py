@@ -79,6 +79,7 @@ def _row(one: Input) -> InputRow:
 _FURTHER: Final = (
     ("operations", "list_jobs", "the training jobs in it"),
     ("profiles", "diagnose_stall", "what its programs stand still for"),
+    ("profiles", "diagnose_utilization", "why its GPUs are little used, if it has calls of CUDA"),
     ("profiles", "diagnose_memory", "what holds its devices' memory, if it has the kind mem"),
     ("capture", "list_requests", "the slowest requests in it"),
     ("spans", "list_requests", "the slowest requests in it"),

@@ -7,11 +7,12 @@ from typing import Any, Final, Generic, TypeVar
 
 from msgspec import Struct
 
-from otelgpu.cli.device_memory import report_on
+from otelgpu.cli.device_memory import report_on as memory_of
 from otelgpu.cli.mcp.answers import Found, Next
 from otelgpu.cli.mcp.arguments import InputName, UnixSeconds, Word
 from otelgpu.cli.mcp.session import Session
 from otelgpu.cli.rank_reports import query_of_one_job, report_of
+from otelgpu.cli.utilization import report_on as utilization_of
 from otelgpu.config import Config
 from otelgpu.diagnose.memory.sentences import sentence as memory_sentence
 from otelgpu.diagnose.memory.verdicts import MemoryReport
@@ -21,6 +22,8 @@ from otelgpu.diagnose.stall.diagnosis import diagnose as diagnose_stalls
 from otelgpu.diagnose.stall.observations import observe
 from otelgpu.diagnose.stall.sentences import sentence as stall_sentence
 from otelgpu.diagnose.stall.verdicts import StallReport
+from otelgpu.diagnose.utilization.sentences import sentence as utilization_sentence
+from otelgpu.diagnose.utilization.verdicts import UtilizationReport
 from otelgpu.store.inputs import open_files
 
 _Report = TypeVar("_Report")
@@ -90,8 +93,13 @@ def _stall(session: Session, arguments: OfProfile) -> Found[Diagnosed[StallRepor
 
 
 def _memory(session: Session, arguments: OfProfile) -> Found[Diagnosed[MemoryReport]]:
-    report = report_on(session.recordings.whole_file(arguments.input), Config())
+    report = memory_of(session.recordings.whole_file(arguments.input), Config())
     return _found(map(memory_sentence, report.verdicts), report, ())
+
+
+def _utilization(session: Session, arguments: OfProfile) -> Found[Diagnosed[UtilizationReport]]:
+    report = utilization_of(session.recordings.whole_file(arguments.input), Config())
+    return _found(map(utilization_sentence, report.verdicts), report, ())
 
 
 def _found(sentences: Any, report: _Report, following: Sequence[Next]) -> Found[Diagnosed[_Report]]:
@@ -117,6 +125,15 @@ DIAGNOSES: Final = (
         arguments=OfProfile,
         report=StallReport,
         run=_stall,
+    ),
+    Diagnosis(
+        name="utilization",
+        title="Why GPUs are little used",
+        text="Which of the known causes leave a job's GPUs idle, what each costs, the change to make: from a profile "
+        "with the kinds cpu, offcpu, syscall, file, cuda and nccl, or a capture.",
+        arguments=OfProfile,
+        report=UtilizationReport,
+        run=_utilization,
     ),
     Diagnosis(
         name="memory",

@@ -25,7 +25,7 @@ from mcp.types import LATEST_PROTOCOL_VERSION
 from otelgpu.cli.commands import cli
 from otelgpu.cli.mcp import command as mcp_command
 from otelgpu.cli.mcp.server import make_server
-from otelgpu.cli.mcp.standard_streams import LONGEST_LINE
+from otelgpu.cli.mcp.standard_streams import LONGEST_LINE, Lines
 from otelgpu.errors import OtelgpuError
 from tests.rig import ROOT
 from tests.unit.mcp.served import (

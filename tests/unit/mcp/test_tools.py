@@ -332,6 +332,13 @@ def test_a_stall_s_sentence_report_and_code_are_given_and_hostile_names_are_plai
     assert "\n" in found["result"]["report"]["verdicts"][0]["code"]
 
 
+@pytest.mark.parametrize("what", ["utilization", "memory"])
+def test_what_a_profile_does_not_hold_is_said_in_a_sentence(what: str, tmp_path: Path) -> None:
+    path = written(tmp_path / "p.jsonl", job())
+    found = called(toolbox(tmp_path / "made", path), f"diagnose_{what}", input=str(path))
+    assert found["result"]["sentences"][0].startswith("Inconclusive: ")
+
+
 def test_a_profile_that_cannot_be_taken_says_why_and_leaves_nothing(tmp_path: Path) -> None:
     box = toolbox(tmp_path / "made", profiles=True)
     with pytest.raises(
