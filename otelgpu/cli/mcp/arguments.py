@@ -22,4 +22,5 @@ SpanId = Annotated[
         description="A span id: 16 hexadecimal digits; empty: the trace's outline.",
     ),
 ]
+Seconds = Annotated[float, Meta(ge=0, le=1e9, description="Seconds.")]
 UnixSeconds = Annotated[float, Meta(ge=0, le=1e11, description="Seconds since 1970.")]

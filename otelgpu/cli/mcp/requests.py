@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from otelgpu.cli.mcp import untrusted
 from otelgpu.cli.mcp.answers import Found, Next
-from otelgpu.cli.mcp.arguments import InputName, Limit, Offset, UnixSeconds, Word
+from otelgpu.cli.mcp.arguments import InputName, Limit, Offset, Seconds, UnixSeconds, Word
 from otelgpu.cli.mcp.recordings import Reading, SpanSeen
 from otelgpu.cli.mcp.session import Session
 from otelgpu.families.steps.names import HINTS
@@ -36,7 +36,7 @@ class ListRequests(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     model: Word = ""
     role: Literal["", "server", "client"] = ""
     only_errors: bool = False
-    least_seconds: UnixSeconds = 0.0
+    least_seconds: Seconds = 0.0
     begin_unix_s: UnixSeconds = 0.0
     end_unix_s: UnixSeconds = 1e11
     limit: Limit = 20
