@@ -13,6 +13,7 @@
 #include "cuda/cuda.h"
 #include "cupti.h"
 #include "cupti_activities.h"
+#include "cupti_callbacks.h"
 #include "cupti_slices.h"
 
 #include <errno.h>
@@ -30,11 +31,9 @@
 #define PER_SECOND   2000 /* default: at the 25 µs that users of profilers report, 5 % of a core */
 #define DEVICE_POOL \
 	32 /* buffers of BUFFER_BYTES in each context's device memory; CUPTI: 250 of 3 */
-#define FLUSH_MS	 100
-#define DRAIN_NS	 (2000u * MS_NS) /* work that was queued in a slice is waited for so long */
-#define EXIT_MS		 500
-#define CALLBACK_IDS_MAX 4096 /* asked for by name; CUDA 13.5 has fewer than 800 and 500 */
-#define CALLBACKS_MAX	 512
+#define FLUSH_MS 100
+#define DRAIN_NS (2000u * MS_NS) /* work that was queued in a slice is waited for so long */
+#define EXIT_MS	 500
 
 enum { STATE_NEW, STATE_STARTING, STATE_RUNNING, STATE_STOPPING, STATE_ENDED };
 
@@ -44,13 +43,6 @@ static _Atomic int state;
 static struct cupti_library cupti;
 static CUpti_SubscriberHandle subscriber;
 static uint32_t version;
-
-static struct {
-	int domain;
-	uint32_t id;
-} callbacks[CALLBACKS_MAX]; /* of the functions that make the device work */
-static unsigned int callbacks_count;
-static uint16_t observed[CUPTI_CB_DOMAIN_RUNTIME_API + 1][CALLBACK_IDS_MAX]; /* live: its number */
 
 static const int kinds[] = {
 	CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
@@ -195,7 +187,7 @@ static void live_began(int domain, uint32_t id, const CUpti_CallbackData *call)
 	thread.slice = now;
 	thread.domain = domain;
 	thread.id = id;
-	thread.call = (struct reported_call){ .function = observed[domain][id] };
+	thread.call = (struct reported_call){ .function = callbacks_function(domain, id) };
 	if (call->functionParams && inject_reported_kind(thread.call.function) == CUDA_LAUNCH)
 		thread.call.object = *(const uint64_t *)call->functionParams;
 	inject_reported_begin(&thread.call);
@@ -220,8 +212,7 @@ static void called_back_live(void *userdata, int domain, uint32_t id, const void
 	const CUpti_CallbackData *call = data;
 
 	(void)userdata;
-	if (!call || thread.inside || domain < CUPTI_CB_DOMAIN_DRIVER_API ||
-	    domain > CUPTI_CB_DOMAIN_RUNTIME_API || id >= CALLBACK_IDS_MAX || !observed[domain][id])
+	if (!call || thread.inside || !callbacks_function(domain, id))
 		return;
 	atomic_fetch_add(&calling_back, 1);
 	if (atomic_load(&cupti_active)) {
@@ -236,21 +227,11 @@ static void called_back_live(void *userdata, int domain, uint32_t id, const void
 
 /* --- slices ------------------------------------------------------------------------------------ */
 
-static bool set_callbacks(uint32_t enable)
-{
-	bool all = true;
-
-	for (unsigned int i = 0; i < callbacks_count; i++)
-		all &= cupti.EnableCallback(enable, subscriber, callbacks[i].domain,
-					    callbacks[i].id) == CUPTI_SUCCESS;
-	return all;
-}
-
 static void end_slice(void)
 {
 	for (size_t i = 0; i < KINDS; i++)
 		cupti.ActivityDisable(kinds[i]);
-	set_callbacks(0);
+	callbacks_enable(&cupti, subscriber, false);
 	pthread_mutex_lock(&lock);
 	drain_until_ns = cupti_now_ns() + DRAIN_NS;
 	pthread_cond_signal(&wake);
@@ -278,7 +259,7 @@ static void begin_slice(uint64_t now_ns)
 	pthread_cond_signal(&wake);
 	pthread_mutex_unlock(&lock);
 	/* Callbacks first, and last at the end: other threads go on, and each activity needs its call. */
-	called = set_callbacks(1);
+	called = callbacks_enable(&cupti, subscriber, true);
 	for (size_t i = 0; i < KINDS && called && status == CUPTI_SUCCESS; i++)
 		status = cupti.ActivityEnable(kinds[i]);
 	if (called && status == CUPTI_SUCCESS)
@@ -411,7 +392,7 @@ static void live_end(void)
 		sched_yield();
 	for (size_t i = 0; i < KINDS; i++)
 		cupti.ActivityDisable(kinds[i]);
-	set_callbacks(0);
+	callbacks_enable(&cupti, subscriber, false);
 	slices.on = false;
 	atomic_flag_clear_explicit(&deciding, memory_order_release);
 	cupti.Unsubscribe(subscriber);
@@ -511,69 +492,6 @@ static uint64_t setting(const char *name, uint64_t fallback, uint64_t least, uin
 	return value < least ? least : value > most ? most : value;
 }
 
-/* The function that CUPTI calls cudaLaunchKernel_v7000 is cudaLaunchKernel. */
-static uint16_t function_named(int domain, const char *name)
-{
-	char known[128];
-	const char *version = NULL;
-	size_t length = strlen(name);
-
-	if (domain == CUPTI_CB_DOMAIN_RUNTIME_API)
-		for (const char *at = strstr(name, "_v"); at; at = strstr(at + 1, "_v"))
-			version = at;
-	if (version)
-		length = (size_t)(version - name);
-	if (length >= sizeof(known))
-		return 0;
-	memcpy(known, name, length);
-	known[length] = '\0';
-	return inject_reported_function(known);
-}
-
-static bool is_chosen(int domain, uint32_t id, const char *name)
-{
-	static const char *const beginnings[] = {
-		"cudaLaunch", "cudaGraphLaunch", "cudaMemcpy", "cudaMemset",
-		"cuLaunch",   "cuGraphLaunch",	 "cuMemcpy",   "cuMemset",
-	};
-	/* A slice ends where a thread comes back from waiting. */
-	static const char *const waiting[] = {
-		"cudaStreamSync", "cudaDeviceSync", "cudaEventSync",
-		"cuStreamSync",	  "cuCtxSync",	    "cuEventSync",
-	};
-	bool found = false;
-
-	for (size_t i = 0; i < sizeof(beginnings) / sizeof(*beginnings); i++)
-		found |= !strncmp(name, beginnings[i], strlen(beginnings[i]));
-	if (!live)
-		return found;
-	for (size_t i = 0; i < sizeof(waiting) / sizeof(*waiting); i++)
-		found |= !strncmp(name, waiting[i], strlen(waiting[i]));
-	observed[domain][id] = found ? function_named(domain, name) : 0;
-	return observed[domain][id];
-}
-
-/* The functions that make the device work, by the beginnings of their names: ids grow with releases. */
-static void choose_callbacks(void)
-{
-	callbacks_count = 0;
-
-	for (int domain = CUPTI_CB_DOMAIN_DRIVER_API; domain <= CUPTI_CB_DOMAIN_RUNTIME_API;
-	     domain++) {
-		for (uint32_t id = 1; id < CALLBACK_IDS_MAX; id++) {
-			const char *name = NULL;
-
-			if (cupti.GetCallbackName(domain, id, &name) != CUPTI_SUCCESS)
-				break;
-			if (!name || callbacks_count == CALLBACKS_MAX ||
-			    !is_chosen(domain, id, name))
-				continue;
-			callbacks[callbacks_count].domain = domain;
-			callbacks[callbacks_count++].id = id;
-		}
-	}
-}
-
 /* Device memory that CUPTI takes for its own records; it refuses what a release does not know. */
 static void limit_device_memory(void)
 {
@@ -616,8 +534,7 @@ static enum cupti_counter subscribe(uint64_t mib)
 		return CUPTI_COUNT_cupti_refused; /* no driver that it can work with */
 	if (version < CUPTI_VERSION_OLDEST)
 		return CUPTI_COUNT_cupti_version_unknown;
-	choose_callbacks();
-	if (!callbacks_count || !make_buffers(mib))
+	if (!callbacks_choose(&cupti, live) || !make_buffers(mib))
 		return CUPTI_COUNT_cupti_refused;
 	/* First of all: who subscribes owns the activities too, whoever asks for them. */
 	status = cupti.Subscribe(&subscriber, live ? called_back_live : called_back, NULL);
