@@ -188,8 +188,7 @@ static void live_began(int domain, uint32_t id, const CUpti_CallbackData *call)
 	thread.domain = domain;
 	thread.id = id;
 	thread.call = (struct reported_call){ .function = callbacks_function(domain, id) };
-	if (call->functionParams && inject_reported_kind(thread.call.function) == CUDA_LAUNCH)
-		thread.call.object = *(const uint64_t *)call->functionParams;
+	thread.call.parameters = call->functionParams;
 	inject_reported_begin(&thread.call);
 }
 

@@ -74,7 +74,7 @@ uint16_t inject_reported_kind(uint16_t function);    /* enum cuda_kind */
 struct reported_call {
 	uint16_t function;
 	uint32_t status;
-	uint64_t object; /* of launches, what is launched */
+	const void *parameters; /* <function>_params of CUPTI's headers, or NULL; until it ends */
 	uint64_t began_ns;
 	uint64_t spent_ns; /* on taking its stack */
 	uint64_t correlation;

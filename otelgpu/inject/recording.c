@@ -329,6 +329,29 @@ void inject_reported_begin(struct reported_call *call)
 	}
 }
 
+/*
+ * What generated_cuda_runtime_api_meta.h and generated_cuda_meta.h have in the first words of launches: the function, then
+ * grid and block of three numbers each; or the configuration, then the function.
+ */
+static void fill_reported(struct cuda_call *record, __u8 shape, const void *parameters)
+{
+	const __u64 *words = parameters;
+
+	switch (parameters ? shape : 0) {
+	case SHAPE_LAUNCH:
+	case SHAPE_LAUNCH_DRIVER:
+		record->function = words[0];
+		memcpy(record->grid, &words[1], sizeof(record->grid));
+		memcpy(record->block, (const __u8 *)&words[1] + sizeof(record->grid),
+		       sizeof(record->block));
+		break;
+	case SHAPE_LAUNCH_CONFIG:
+	case SHAPE_LAUNCH_DRIVER_CONFIG:
+		record->function = words[1];
+		break;
+	}
+}
+
 void inject_reported_end(const struct reported_call *call, uint64_t now_ns)
 {
 	struct thread *thread = &this_thread;
@@ -346,7 +369,7 @@ void inject_reported_end(const struct reported_call *call, uint64_t now_ns)
 	record.api = call->function;
 	record.device = CUDA_DEVICE_UNKNOWN;
 	record.status = (__s32)call->status;
-	record.object = call->object;
+	fill_reported(&record, specs[call->function].shape, call->parameters);
 	if (record.head.kind == CUDA_LAUNCH)
 		record.other = call->correlation;
 	else

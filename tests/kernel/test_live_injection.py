@@ -26,7 +26,10 @@ from tests.rig.injection.repeated import (
     repeat,
     running,
 )
+from tests.rig.spans import read_spans
 
+SIZES = ("grid.x", "grid.y", "grid.z", "block.x", "block.y", "block.z")
+"""Of the fake libcupti's launches."""
 FAKE_GPU = {"FAKE_CUDART_DRIVER": "libcuda.so.1", "FAKE_CUDART_KERNEL_US": "300"}
 
 
@@ -83,8 +86,11 @@ def test_attach_with_source_inject_reports_launches_and_their_work(tmp_path: Pat
             (*command, "-p", str(client.pid)), stderr=subprocess.PIPE, text=True, timeout=60, check=False
         )
     assert done.returncode == 0, done.stderr
-    said = traces.read_text()
-    assert "cuda.correlation.id" in said and "cuLaunchKernel" in said
+    spans = read_spans(traces)
+    launches = [span for span in spans if span["name"].startswith("cuLaunchKernel")]
+    sizes = {tuple(int(span["attributes"][f"cuda.{what}"]) for what in SIZES) for span in launches}
+    assert sizes == {(2, 3, 5, 7, 11, 13)}
+    assert any("cuda.correlation.id" in span["attributes"] for span in spans)
 
 
 def test_the_second_of_two_agents_is_refused_and_the_first_goes_on(busy_program: Path) -> None:
