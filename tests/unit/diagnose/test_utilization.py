@@ -191,6 +191,17 @@ def test_who_waits_for_a_cpu_prepares_nothing() -> None:
     assert any("cpu_contention" in remark for remark in report.remarks)
 
 
+def test_a_look_at_a_result_stays_one_where_the_thread_is_preempted_after_it() -> None:
+    def fill(timeline: GpuTimeline, step: int) -> None:
+        timeline.launch()
+        timeline.item(30)
+        timeline.now += 2_000_000
+        timeline.row("off_cpu", 15, (LOOP,), state="runnable")
+        timeline.now += 17_000_000
+
+    assert causes(report_of(fill)) == ["api_misuse"]
+
+
 # -- the job -------------------------------------------------------------------------------------------------
 
 
