@@ -167,7 +167,7 @@ def _loop(
     steps = find_rhythm(thread, begin, end)
     devices = _devices_of(job, [thread.pid])
     peak = peak_of(devices[0].model, job.peaks) if devices else None
-    used = None
+    used, utilization = None, devices[0].utilization if devices else None
     if devices and devices[0].memory_total_bytes and devices[0].memory_used_bytes is not None:
         used = devices[0].memory_used_bytes / devices[0].memory_total_bytes
     return (
@@ -176,23 +176,27 @@ def _loop(
             activities=found,
             calls=calls,
             times=times,
-            idle=_idle(calls, times, begin, end),
+            idle=_idle(calls, times, begin, end, is_bounded=utilization is not None),
             begin_ns=begin,
             end_ns=end,
             steps=len(steps.begins_ns) if steps is not None else 0,
             used_memory=used,
-            utilization=devices[0].utilization if devices else None,
+            utilization=utilization,
             sms=peak.sms if peak is not None else None,
         ),
         steps,
     )
 
 
-def _idle(calls: GpuCalls, times: DeviceTimes, begin_ns: int, end_ns: int) -> Idle:
-    """By what the device measured, where it did so all the time."""
+def _idle(calls: GpuCalls, times: DeviceTimes, begin_ns: int, end_ns: int, *, is_bounded: bool) -> Idle:
+    """By what the device measured, where it did so; else by calls.
+
+    ``is_bounded``: the device says for how long it was busy in all; else only what is certain counts.
+    """
     if times.is_kernel.any():
         return idle_by_device(times, begin_ns, end_ns)
-    return idle_by_calls(calls, begin_ns, end_ns)
+    idle = idle_by_calls(calls, begin_ns, end_ns)
+    return idle if is_bounded else idle.certain()
 
 
 def _blocking(loop: Loop) -> Loss:
@@ -340,7 +344,8 @@ def _limits(job: Job, judged: Sequence[Judged], devices: Sequence[DeviceUse]) ->
     limits = []
     if any(each.loop is not None and each.loop.idle.basis == BY_CALLS for each in judged):
         limits.append(
-            "device times were not measured: while the host launches or waits for the device it is taken for busy"
+            "device times were not measured: while the host launches or waits for the device it is taken for busy, and "
+            "without NVML's utilisation also after launches that nobody has waited for"
         )
     if job.processes is None:
         limits.append("from a file: libraries, terminals and settings of the processes are not known")

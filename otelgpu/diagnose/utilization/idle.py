@@ -47,6 +47,15 @@ class Idle(Struct, kw_only=True):
         """All of it."""
         return int((self.end_ns - self.begin_ns).sum())
 
+    def certain(self) -> Idle:
+        """Without those in which the device may have had work from before."""
+        return Idle(
+            begin_ns=self.begin_ns[self.drained],
+            end_ns=self.end_ns[self.drained],
+            drained=self.drained[self.drained],
+            basis=self.basis,
+        )
+
     def within(self, begin_ns: npt.ArrayLike, end_ns: npt.ArrayLike) -> I64:
         """How much of each interval was idle, in nanoseconds: of arrays of length m, (m,)."""
         found: I64 = np.maximum(self._until(end_ns) - self._until(begin_ns), 0)

@@ -202,6 +202,17 @@ def test_a_look_at_a_result_stays_one_where_the_thread_is_preempted_after_it() -
     assert causes(report_of(fill)) == ["api_misuse"]
 
 
+def test_what_nobody_has_waited_for_may_keep_the_device_busy() -> None:
+    def fill(timeline: GpuTimeline, step: int) -> None:
+        timeline.launch()
+        timeline.work(40)
+        timeline.launch()
+        timeline.synchronize(1)
+
+    assert causes(report_of(fill)) == []
+    assert causes(report_of(fill, devices=[device(utilization=0.3)])) == ["preprocessing"]
+
+
 # -- the job -------------------------------------------------------------------------------------------------
 
 
