@@ -467,7 +467,7 @@ def load_into(source: InjectedSource, members: Iterable[int]) -> None:
 
 
 LOADING: Final = (
-    "loading a library into process {}: one of its threads is held for some milliseconds; the library asks CUPTI "
+    "loading a library into process {}: one of its threads is held for a moment; the library asks CUPTI "
     "for times as long as otelgpu runs, then stays mapped and does nothing"
 )
 

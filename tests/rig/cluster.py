@@ -97,7 +97,7 @@ class Cluster:
                 devices.append(("hw.status", own | {"hw.state": "ok"}, 1))
                 devices.append(("otelgpu.hw.location", own | self._place(gpu, 3), 1))
                 devices.append(("otelgpu.gpu.nvlink.links", own | {"otelgpu.gpu.peer": "switch"}, 18))
-            nic = {"hw.id": f"mlx5_{gpu}/1", "hw.name": f"mlx5_{gpu}", "hw.type": "network"}
+            nic: dict[str, Any] = {"hw.id": f"mlx5_{gpu}/1", "hw.name": f"mlx5_{gpu}", "hw.type": "network"}
             nic |= {"rdma.device": f"mlx5_{gpu}", "rdma.port": 1, "rdma.link_layer": "Ethernet"}
             devices.append(("otelgpu.hw.location", nic | self._place(gpu, 4), 1))
             fabric.append(("hw.network.up", nic, 1))
@@ -116,9 +116,9 @@ class Cluster:
         }
         resource |= {"otelgpu.job.id": f"job-{job}", "otelgpu.job.rank": rank, "otelgpu.job.local_rank": gpu}
         fault = self.faults.get((node, gpu))
-        used = ("otelgpu.gpu.process.memory.usage", {"hw.id": self.uuid(node, gpu)}, 80 << 30)
+        used: tuple[str, Any, float] = ("otelgpu.gpu.process.memory.usage", {"hw.id": self.uuid(node, gpu)}, 80 << 30)
         ends = list(self._ends(node, gpu, fault)) if self.nodes > 1 else []
-        status = [("rdma.qp.status", own, 1) for own, _ in ends]
+        status: list[tuple[str, Any, float]] = [("rdma.qp.status", own, 1) for own, _ in ends]
         yield metrics_line(resource, {"otelgpu.devices": [used], "otelgpu.rdma": status})
         connects = [
             span("RDMA connect", own | {"rdma.connection.identity": "ends"}, trace=trace, number=place)
