@@ -116,7 +116,11 @@ class Cluster:
         }
         resource |= {"otelgpu.job.id": f"job-{job}", "otelgpu.job.rank": rank, "otelgpu.job.local_rank": gpu}
         fault = self.faults.get((node, gpu))
-        used: tuple[str, Any, float] = ("otelgpu.gpu.process.memory.usage", {"hw.id": self.uuid(node, gpu)}, 80 << 30)
+        used: tuple[str, Any, float] = (
+            "otelgpu.gpu.process.memory.usage",
+            {"hw.id": self.uuid(node, gpu)},
+            80 << 30,
+        )
         ends = list(self._ends(node, gpu, fault)) if self.nodes > 1 else []
         status: list[tuple[str, Any, float]] = [("rdma.qp.status", own, 1) for own, _ in ends]
         yield metrics_line(resource, {"otelgpu.devices": [used], "otelgpu.rdma": status})
