@@ -53,7 +53,7 @@ SMALL_COPY_BYTES: Final = 256
 SHORT_KERNEL_NS: Final = 10_000
 """Median of kernels that take as long to launch as to run: a launch takes 2 to 5 µs."""
 LAUNCHING_SHARE: Final = 0.5
-"""Of the time in which the host had a CPU, that it is in launches, or between two of them: it does nothing else."""
+"""Of the time in which the host had a CPU, that it is in launches, between two of them, or waits for them."""
 BUSY_SHARE: Final = 0.8
 """Of the time that a device is busy, from which on it is no matter how it is fed."""
 FREE_MEMORY: Final = 0.5
@@ -344,20 +344,22 @@ def _lost_by_kernels(loop: Loop, evidence: list[StallEvidence]) -> int:
 
 
 def _lost_by_grids(loop: Loop, evidence: list[StallEvidence]) -> int:
-    """Of a host that only launches, grids that leave multiprocessors without a block."""
+    """Of a host that only launches and waits, grids that leave multiprocessors without a block."""
     launches = loop.calls.of(LAUNCH)
     known = launches.blocks > 0
     if loop.sms is None or known.sum() < 100:
         return 0
     apart = np.diff(launches.begin_ns)
     launching = int(np.minimum(apart, 2 * int(np.median(apart)))[apart < HOST_WORK_NS].sum())
+    waits = loop.calls.of(SYNC)
+    launching += int((waits.end_ns - waits.begin_ns).sum())
     blocks = float(np.median(np.repeat(launches.blocks[known], np.minimum(launches.count[known], 1000))))
     ready = sum(each.length_ns for each in loop.activities if each.cause == CPU_CONTENTION)
     if launching < LAUNCHING_SHARE * (loop.length_ns - ready) or blocks >= loop.sms:
         return 0
     text = f"a grid has {blocks:.0f} blocks in the median, the device {loop.sms} multiprocessors"
     evidence.append(StallEvidence(name="grids", text=text, value=blocks / loop.sms, unit="1"))
-    text = f"{launching / loop.length_ns:.0%} of the time the host launches one after the other"
+    text = f"{launching / loop.length_ns:.0%} of the time the host launches one after the other, or waits for them"
     evidence.append(StallEvidence(name="launching", text=text, value=launching / 1e9, unit="s"))
     return int(launching * (1 - blocks / loop.sms))
 
