@@ -21,6 +21,7 @@ from otelgpu.diagnose.utilization.gpu_calls import (
     COPY,
     I64,
     LAUNCH,
+    MEMORY,
     SYNC,
     DeviceTimes,
     GpuCalls,
@@ -86,7 +87,7 @@ def idle_by_calls(calls: GpuCalls, begin_ns: int, end_ns: int) -> Idle:
     busy = made.where(made.kind != BLOCKING_COPY)
     # A copy that blocks keeps no multiprocessor busy, but what was queued before it had to be done first.
     found = _between(busy.begin_ns, busy.end_ns, begin_ns, end_ns)
-    waits = made.of(BLOCKING_COPY)
+    waits = calls.of(BLOCKING_COPY, MEMORY)  # who frees memory waits for the device too
     before = np.searchsorted(made.begin_ns, found.begin_ns, side="right") - 1
     drained = np.zeros(len(found.begin_ns), dtype=np.bool_)
     if len(made):
