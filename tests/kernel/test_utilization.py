@@ -53,6 +53,7 @@ def test_the_cause_is_named_first_and_nothing_is_said_of_the_healthy(name: str) 
 
 def test_a_recording_says_the_same_and_a_page_is_written(tmp_path: Path) -> None:
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "OTELGPU_DETAIL": "all", "LD_LIBRARY_PATH": str(FAKES)}
+    environ |= {"FAKE_CUDART_KERNEL_US": "2000", "FAKE_CUDART_COPY_GB_PER_S": "10"}
     program = [sys.executable, "-m", "tests.gallery.programs", "pageable_copy", str(tmp_path)]
     recording, page = tmp_path / "job.jsonl", tmp_path / "report.html"
     kinds = "cpu,offcpu,syscall,file,cuda,nccl"
