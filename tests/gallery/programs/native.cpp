@@ -12,7 +12,7 @@ namespace
 {
 class Trainer
 {
-    public:
+      public:
 	explicit Trainer(std::string folder) : path(std::move(folder) + "/tokens.bin")
 	{
 		std::ofstream(path, std::ios::binary) << std::string(80 << 20, 'x');
@@ -29,7 +29,7 @@ class Trainer
 		}
 	}
 
-    private:
+      private:
 	std::string path;
 	double sum = 0;
 
@@ -44,7 +44,8 @@ class Trainer
 		posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
 		close(file);
 		std::vector<char> bytes(80 << 20);
-		std::ifstream(path, std::ios::binary).read(bytes.data(), (std::streamsize)bytes.size());
+		std::ifstream(path, std::ios::binary)
+			.read(bytes.data(), (std::streamsize)bytes.size());
 		sum += bytes.back();
 	}
 };
