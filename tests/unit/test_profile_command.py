@@ -96,7 +96,7 @@ def test_a_container_needs_enough_of_its_id() -> None:
 def test_a_file_that_cannot_be_made_is_refused_before_anybody_is_observed(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "LiveSource", lambda *_: pytest.fail("it is observed"))
+    monkeypatch.setattr(command, "open_source", lambda *_: pytest.fail("it is observed"))
     code, text = run("-p", "1", "-o", str(tmp_path / name))
     assert code == 1
     assert text

@@ -42,9 +42,9 @@ def server() -> Iterator[Server]:
 
 def unlike(one: Tables, other: Tables) -> dict[str, list[str]]:
     """By query, what is not the same."""
-    first, second = named(one.run, RANKS), named(other.run, RANKS)
     answers = (
-        (name, *(query(name, **VALUES.get(name, {})) for query in (first, second))) for name in QUERIES
+        (name, *(named(tables.run, package)(name, **VALUES.get(name, {})) for tables in (one, other)))
+        for package, name in QUERIES
     )
     return {name: found for name, here, there in answers if (found := differences(here, there))}
 
