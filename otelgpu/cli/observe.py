@@ -7,8 +7,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -82,6 +82,19 @@ def open_source(config: Config, scope: Scope, calls: InjectedSource | None = Non
         return calls
 
 
+@contextmanager
+def _opened(config: Config, scope: Scope, calls: InjectedSource | None) -> Iterator[Source]:
+    """As :func:`open_source`; it and ``calls`` are closed, whatever else fails before somebody observes."""
+    try:
+        source = open_source(config, scope, calls)
+    except BaseException:
+        if calls is not None:
+            calls.close()  # its socket lies in a folder
+        raise
+    with closing(source):
+        yield source
+
+
 def _guidance(config: Config, capture: Path | None) -> Guidance:
     return Guidance(openings=openings(config, os.environ, needed=capture is None), capture=capture)
 
@@ -135,8 +148,9 @@ def _prepared(
     """The program, which has yet to be started, and all that observes it."""
     injected = injected_source(config) if config.source == "inject" else None
     child = Child(argv, injected.environment(os.environ) if injected is not None else None)
-    try:
-        source = open_source(config, Scope(processes=(child.pid,), newborn=True), injected)
+    with ExitStack() as undone:
+        undone.callback(child.abandon)
+        source = undone.enter_context(_opened(config, Scope(processes=(child.pid,), newborn=True), injected))
         planned = secured_plan(config, capture=capture, starts_program=True)
         if injected is not None:
             source.prepare_file(injected.library)  # where stacks of its calls are taken, when they are wanted
@@ -145,12 +159,9 @@ def _prepared(
         for path in program.files:
             source.prepare_file(path)
         source.settle((), SETTLE_S)
-        return child, source, wiring.Agent(source, planned)
-    except BaseException:
-        child.abandon()
-        if injected is not None:
-            injected.close()  # its socket lies in a folder
-        raise
+        session = wiring.Agent(source, planned)
+        undone.pop_all()
+        return child, source, session
 
 
 def forwarding(child: Child) -> Callable[[int], None]:
@@ -196,23 +207,19 @@ def observe_processes(
             hint="give --source inject on the command line, or --source uprobe",
         )
     require_observable(tgids)
-    with only_new_looked_through():
-        members = dict.fromkeys(member for tgid in tgids for member in (tgid, *descendants(tgid)))
-        calls = injected_source(config) if inject else None
-        try:
-            source = open_source(config, Scope(processes=tgids), calls)
+    with ExitStack() as opened:
+        with only_new_looked_through():
+            members = dict.fromkeys(member for tgid in tgids for member in (tgid, *descendants(tgid)))
+            calls = injected_source(config) if inject else None
+            source = opened.enter_context(_opened(config, Scope(processes=tgids), calls))
             if calls is not None:
                 load_into(calls, members)  # before privileges are given up, and threads are there
-        except BaseException:
-            if calls is not None:
-                calls.close()
-            raise
-        planned = secured_plan(config, capture=capture)
-        source.settle(members, SETTLE_S)
-        for member in members:
-            source.observe(member)
-    guidance = _guidance(config, capture)
-    with RunningProcesses(members) as living:
+            planned = secured_plan(config, capture=capture)
+            source.settle(members, SETTLE_S)
+            for member in members:
+                source.observe(member)
+        guidance = _guidance(config, capture)
+        living = opened.enter_context(RunningProcesses(members))
         return _observe_until(config, source, planned, guidance, named(tgids), duration, quiet, living=living)
 
 
@@ -231,17 +238,18 @@ def observe_everything(
             hint="set inject_socket (OTELGPU_INJECT_SOCKET) to a path, and give the programs the same: "
             "docs/explanation/inject.md",
         )
-    with only_new_looked_through():
-        injected = injected_source(config) if config.source == "inject" else None
-        source = open_source(config, agent_scope(config), injected)
-        planned = secured_plan(config, capture=capture, serves=reloads is not None)
-        if injected is not None:
-            source.prepare_file(injected.library)
-        source.observe_running()
-    guidance = _guidance(config, capture)
-    return _observe_until(
-        config, source, planned, guidance, "every matching process", duration, quiet, reloads
-    )
+    with ExitStack() as opened:
+        with only_new_looked_through():
+            injected = injected_source(config) if config.source == "inject" else None
+            source = opened.enter_context(_opened(config, agent_scope(config), injected))
+            planned = secured_plan(config, capture=capture, serves=reloads is not None)
+            if injected is not None:
+                source.prepare_file(injected.library)
+            source.observe_running()
+        guidance = _guidance(config, capture)
+        return _observe_until(
+            config, source, planned, guidance, "every matching process", duration, quiet, reloads
+        )
 
 
 def _observe_until(

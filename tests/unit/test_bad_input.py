@@ -1,10 +1,11 @@
 """What is typed wrongly: an exit code, and one line that names the cause and, where there is one, the remedy.
 
-No case may begin to observe: each has to be answered before anything is loaded, as any user.
+No case may begin to observe. What root has loaded by the time of the answer is taken away again.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,8 @@ from click.testing import CliRunner, Result
 from otelgpu.cli.commands import cli
 from otelgpu.errors import OtelgpuError
 
+KEPT_OPEN: Final = 16
+"""Descriptors that a first use of something may leave; the objects of one family take more."""
 GOLDEN: Final = Path(__file__).parents[1] / "golden"
 
 
@@ -298,7 +301,9 @@ def test_what_is_wrong_is_said_in_one_line(
     shutil.copy(GOLDEN / "llm_session.capture", tmp_path)
     for name, text in case.files.items():
         (tmp_path / name).write_text(text)
+    open_before = len(os.listdir("/proc/self/fd"))
     code, said = outcome(CliRunner().invoke(cli, case.words, env=dict(case.environ)))
+    assert len(os.listdir("/proc/self/fd")) <= open_before + KEPT_OPEN, "what was loaded is closed again"
     assert (code, case.says in " ".join(said.split())) == (case.code, True), said
     assert (
         "Traceback" not in said
