@@ -7,8 +7,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -82,17 +82,11 @@ def open_source(config: Config, scope: Scope, calls: InjectedSource | None = Non
         return calls
 
 
-@contextmanager
-def _opened(config: Config, scope: Scope, calls: InjectedSource | None) -> Iterator[Source]:
-    """As :func:`open_source`; it and ``calls`` are closed, whatever else fails before somebody observes."""
-    try:
-        source = open_source(config, scope, calls)
-    except BaseException:
-        if calls is not None:
-            calls.close()  # its socket lies in a folder
-        raise
-    with closing(source):
-        yield source
+def _opened(until: ExitStack, config: Config, scope: Scope, calls: InjectedSource | None) -> Source:
+    """As :func:`open_source`; it and ``calls``, whose socket lies in a folder, are closed with ``until``."""
+    if calls is not None:
+        until.callback(calls.close)
+    return until.enter_context(closing(open_source(config, scope, calls)))
 
 
 def _guidance(config: Config, capture: Path | None) -> Guidance:
@@ -150,7 +144,7 @@ def _prepared(
     child = Child(argv, injected.environment(os.environ) if injected is not None else None)
     with ExitStack() as undone:
         undone.callback(child.abandon)
-        source = undone.enter_context(_opened(config, Scope(processes=(child.pid,), newborn=True), injected))
+        source = _opened(undone, config, Scope(processes=(child.pid,), newborn=True), injected)
         planned = secured_plan(config, capture=capture, starts_program=True)
         if injected is not None:
             source.prepare_file(injected.library)  # where stacks of its calls are taken, when they are wanted
@@ -211,7 +205,7 @@ def observe_processes(
         with only_new_looked_through():
             members = dict.fromkeys(member for tgid in tgids for member in (tgid, *descendants(tgid)))
             calls = injected_source(config) if inject else None
-            source = opened.enter_context(_opened(config, Scope(processes=tgids), calls))
+            source = _opened(opened, config, Scope(processes=tgids), calls)
             if calls is not None:
                 load_into(calls, members)  # before privileges are given up, and threads are there
             planned = secured_plan(config, capture=capture)
@@ -241,7 +235,7 @@ def observe_everything(
     with ExitStack() as opened:
         with only_new_looked_through():
             injected = injected_source(config) if config.source == "inject" else None
-            source = opened.enter_context(_opened(config, agent_scope(config), injected))
+            source = _opened(opened, config, agent_scope(config), injected)
             planned = secured_plan(config, capture=capture, serves=reloads is not None)
             if injected is not None:
                 source.prepare_file(injected.library)
