@@ -158,7 +158,6 @@ def test_killed_at_any_moment_the_injector_leaves_the_program_unharmed(busy_prog
         done = subprocess.run(killing, stdout=subprocess.PIPE, text=True, timeout=200, check=True)
         assert int(done.stdout) > 8
         time.sleep(1)
-        assert busy.process.poll() is None
         busy.end()
         assert busy.code == 0, busy.said
 

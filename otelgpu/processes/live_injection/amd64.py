@@ -38,9 +38,10 @@ _TRAP_AND_DIRECTION: Final = 1 << 8 | 1 << 10
 _EINTR: Final = 4
 _ERESTARTNOHAND: Final = 514
 _ERESTARTED: Final = frozenset({512, 513, 514, 516})
-_FAIL_WHEN_INTERRUPTED: Final = frozenset({232, 281, 441, 128, 65, 220, 208})
+FAIL_WHEN_INTERRUPTED: Final = frozenset({232, 281, 441, 128, 65, 220, 208})
 """epoll_wait, epoll_pwait, epoll_pwait2, rt_sigtimedwait, semop, semtimedop, io_getevents: for our stop they would
-report EINTR, having done nothing by then. They are begun again."""
+report EINTR, having done nothing by then. They are begun again; where we are killed between the stop and that, they do
+report it, as after SIGSTOP and SIGCONT (signal(7))."""
 WAITING: Final = frozenset(
     {0, 7, 19, 23, 35, 43, 45, 47, 61, 65, 128, 202, 208, 220, 230, 232, 247, 270, 271, 281, 288, 441}
 )
@@ -56,7 +57,7 @@ def _signed(value: int) -> int:
 def resumed(registers: Mapping[str, int]) -> dict[str, int]:
     """What to give back to a thread: as it was, but for calls that would fail because it was stopped."""
     found = dict(registers)
-    if found["orig_rax"] in _FAIL_WHEN_INTERRUPTED and _signed(found["rax"]) == -_EINTR:
+    if found["orig_rax"] in FAIL_WHEN_INTERRUPTED and _signed(found["rax"]) == -_EINTR:
         found["rax"] = -_ERESTARTNOHAND & ALL_SIGNALS
     return found
 

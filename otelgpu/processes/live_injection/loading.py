@@ -188,17 +188,21 @@ def _own_number(pid: int, tid: int) -> int:
 
 
 def _candidates(pid: int) -> Iterator[int]:
-    """Threads that wait first, by what they wait in; then those that run."""
-    running = []
+    """Threads that wait first, last of them those whose call would report EINTR if we were killed; then who runs."""
+    failing, running = [], []
     for tid in _threads(pid)[:_MOST_THREADS]:
         try:
             word = Path(f"/proc/{pid}/task/{tid}/syscall").read_text().split()
         except OSError:
             continue
-        if word and word[0].isdigit() and int(word[0]) in amd64.WAITING:
+        number = int(word[0]) if word and word[0].isdigit() else -1
+        if number in amd64.FAIL_WHEN_INTERRUPTED:
+            failing.append(tid)
+        elif number in amd64.WAITING:
             yield tid
         elif word and word[0] == "running":
             running.append(tid)
+    yield from failing
     yield from running
 
 
