@@ -135,7 +135,7 @@ def test_the_same_events_are_in_the_same_histogram(compared: Compared, name: str
     ours, theirs = compared.buckets(name)
     assert len(ours) >= least
     # Between two looks at the clock an event may come to the next bucket, or over the least that is reported.
-    few = max(2, len(theirs) // 50)
+    few = max(4, len(theirs) // 20)
     assert abs(len(ours) - len(theirs)) <= few
     shorter = min(len(ours), len(theirs))
     apart = np.abs(np.array(ours[-shorter:]) - np.array(theirs[-shorter:]))
