@@ -15,34 +15,41 @@ from msgspec import Struct, field, structs
 from rich.table import Table
 
 from otelgpu.cli.batch import BatchRun, batch_command
-from otelgpu.cli.file_or_program import FileOrProgram, program_of
+from otelgpu.cli.file_or_program import (
+    FileOrProgram,
+    input_options,
+    profile_given,
+    program_of,
+    report_options,
+)
 from otelgpu.cli.options import common_options, configure
 from otelgpu.cli.page_files import memory_page_files
-from otelgpu.cli.parameters import (
-    Duration,
-    force_option,
-    pid_option,
-    refuse_overwriting,
-    require_observable,
-)
-from otelgpu.cli.profile import DEFAULT_SECONDS, Request, families_for, profile_processes, profile_program
+from otelgpu.cli.parameters import refuse_overwriting
+from otelgpu.cli.profile import Request, families_for
 from otelgpu.cli.profile_inputs import is_capture, read_file, replay_capture
-from otelgpu.cli.profile_outputs import Output, Outputs
-from otelgpu.cli.verdict_text import FOUND, UNDECIDED, Lines, counted
+from otelgpu.cli.profile_outputs import Output
+from otelgpu.cli.verdict_events import verdict_event
+from otelgpu.cli.verdict_text import (
+    FOUND,
+    UNDECIDED,
+    Lines,
+    counted,
+    number_table,
+    say_limits,
+    say_verdict,
+)
 from otelgpu.config import Config
 from otelgpu.diagnose.memory.diagnosis import Seen, diagnose
 from otelgpu.diagnose.memory.levels import NAMES, Levels
 from otelgpu.diagnose.memory.observations import observe
 from otelgpu.diagnose.memory.sentences import sentence
-from otelgpu.diagnose.memory.verdicts import INCONCLUSIVE, DeviceHeld, HeldAt, MemoryReport, MemoryVerdict
-from otelgpu.export import events as names
+from otelgpu.diagnose.memory.verdicts import INCONCLUSIVE, DeviceHeld, HeldAt, MemoryReport
 from otelgpu.model.events import Event
 from otelgpu.model.profiles import ProfileColumns
 from otelgpu.model.profiling import ProfileKind
 from otelgpu.model.quantities import duration as written_duration
 from otelgpu.model.quantities import size
 from otelgpu.model.text import printable
-from otelgpu.model.verdict import Verdict
 from otelgpu.otlp_json.log_reader import read_events
 from otelgpu.otlp_json.reader import Reader
 from otelgpu.processes.listing import descendants
@@ -87,24 +94,8 @@ class _Found(Struct):
 
 @click.command(cls=FileOrProgram)
 @common_options
-@click.argument("files", metavar="[FILE | -- PROGRAM…]", nargs=-1, type=click.Path(path_type=Path))
-@pid_option("Running processes.")
-@click.option(
-    "-d",
-    "--duration",
-    type=Duration(above=True),
-    metavar="TIME",
-    help="Record for so long: 30, 90s, 5m (default 10 s; of a program that is started: until it ends).",
-)
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
-@click.option(
-    "-o",
-    "--output",
-    metavar="FILE.html",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="One page: the verdicts, and each device's memory by category and place.",
-)
-@force_option
+@input_options("Record")
+@report_options("the verdicts, and each device's memory by category and place")
 @batch_command("diagnose memory")
 def memory(
     run: BatchRun,
@@ -133,9 +124,7 @@ def memory(
       otelgpu diagnose memory -o report.html -- python train.py
       otelgpu diagnose memory profile.jsonl --json
     """
-    program = program_of(files, pids)
-    if files and duration is not None:
-        raise click.UsageError("-d cannot be combined with a FILE: it was recorded already")
+    program = program_of(files, pids, duration)
     if output is not None:
         refuse_overwriting([output], force=force)
     config = configure(options)
@@ -157,7 +146,7 @@ def memory(
     report = _report(found)
     run.skip(report.input.rejected)
     faults = [each for each in report.verdicts if each.klass != INCONCLUSIVE]
-    run.conclude(map(_event, faults))
+    run.conclude(verdict_event(each, sentence(each)) for each in faults)
     if output is not None:
         _write_page(output, report, found.title)
     if as_json:
@@ -203,28 +192,14 @@ def _read(path: Path, config: Config) -> _Found:
 
 
 def _record(config: Config, pids: tuple[int, ...], program: tuple[str, ...], seconds: float | None) -> _Found:
-    found, members = _Found(), set(pids)
+    found = _Found()
 
     def finish(request: Request, kept: MemoryExporter, what: str) -> None:
         found.profiles, found.events, found.title = kept.profiles, kept.events, what
 
-    with Outputs(()) as nothing:
-        if not program and seconds is None:
-            seconds = DEFAULT_SECONDS
-        request = Request(
-            config=config,
-            seconds=seconds,
-            delay_s=0.0,
-            outputs=nothing,
-            quiet=False,
-            see_metrics=found.see_metrics,
-        )
-        if program:
-            profile_program(request, program, finish)
-        else:
-            require_observable(pids)
-            profile_processes(request, pids, finish)
-            found.subjects = {*members, *descendants(*members)}
+    profile_given(config, program, pids, seconds, finish, see_metrics=found.see_metrics)
+    if pids:
+        found.subjects = {*pids, *descendants(*pids)}
     return found
 
 
@@ -241,11 +216,10 @@ def _write(report: MemoryReport) -> None:
     if not report.verdicts:
         say("Nothing was found: nothing grows, and no allocation failed that mattered.", "bold")
     for verdict in report.verdicts:
-        say(sentence(verdict), "bold")
-        for each in verdict.evidence[1:] if verdict.klass == INCONCLUSIVE else verdict.evidence:
-            say(f"  · {each.text}")
-        if verdict.klass == INCONCLUSIVE:
-            say(f"  next: {verdict.next}")
+        undecided = verdict.klass == INCONCLUSIVE
+        say_verdict(
+            lines, sentence(verdict), verdict.evidence, undecided_next=verdict.next if undecided else None
+        )
         if verdict.rule:
             say(f"  known problem: otelgpu diagnose explain {verdict.rule}")
     for device in report.devices:
@@ -257,12 +231,7 @@ def _write(report: MemoryReport) -> None:
         f"{counted(seen.processes, 'process', 'processes')}, {counted(seen.snapshots, 'look')} "
         f"in {seen.seconds:.1f} s, {counted(seen.failures, 'failed allocation')}, {seen.recovered} recovered"
     )
-    for remark in report.remarks:
-        say(f"no fault: {remark}")
-    for limit in report.limits:
-        say(f"limit: {limit}")
-    for reason, count in sorted(seen.rejected.items()):
-        say(f"rejected: {reason}: {count}")
+    say_limits(lines, report.remarks, report.limits, seen.rejected, remark="no fault")
 
 
 def _write_device(device: DeviceHeld, lines: Lines) -> None:
@@ -292,7 +261,7 @@ def _summary(held: HeldAt) -> str:
 
 
 def _categories(device: DeviceHeld) -> Table:
-    table = _table("By category (estimates)", "at the peak", "share", device.now.when)
+    table = number_table("By category (estimates)", "at the peak", "share", device.now.when)
     table.add_column("category", no_wrap=True)
     table.add_column("by", overflow="fold")
     now = {each.category: each.bytes for each in device.now.categories}
@@ -304,7 +273,7 @@ def _categories(device: DeviceHeld) -> Table:
 
 
 def _places(device: DeviceHeld) -> Table:
-    table = _table("Places that held most at the peak", "bytes", "number", "lifetime")
+    table = number_table("Places that held most at the peak", "bytes", "number", "lifetime")
     table.add_column("category", no_wrap=True)
     table.add_column("", overflow="fold")
     for each in device.places[:_MOST_PLACES]:
@@ -317,23 +286,3 @@ def _places(device: DeviceHeld) -> Table:
             printable(place),
         )
     return table
-
-
-def _table(title: str, *numbers: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
-    for name in numbers:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
-
-
-def _event(verdict: MemoryVerdict) -> Verdict:
-    """The same as an OpenTelemetry event."""
-    return Verdict(
-        kind=verdict.klass,
-        place={names.VERDICT_CAUSE: verdict.cause},
-        start_unix_ns=round(verdict.start_unix_s * 1e9),
-        end_unix_ns=round(verdict.end_unix_s * 1e9),
-        cost_s=0.0,
-        confidence=verdict.confidence,
-        text=sentence(verdict),
-    )

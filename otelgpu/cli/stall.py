@@ -12,36 +12,41 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import msgspec
 from msgspec import Struct, structs
-from rich.table import Table
 
 from otelgpu.cli import stall_surroundings
 from otelgpu.cli.batch import BatchRun, batch_command
-from otelgpu.cli.file_or_program import FileOrProgram, program_of
+from otelgpu.cli.file_or_program import (
+    FileOrProgram,
+    input_options,
+    profile_given,
+    program_of,
+    report_options,
+)
 from otelgpu.cli.options import common_options, configure
 from otelgpu.cli.page_files import stall_page_files
-from otelgpu.cli.parameters import (
-    Duration,
-    force_option,
-    pid_option,
-    refuse_overwriting,
-    require_observable,
-)
-from otelgpu.cli.profile import DEFAULT_SECONDS, Request, families_for, profile_processes, profile_program
+from otelgpu.cli.parameters import refuse_overwriting
+from otelgpu.cli.profile import Request, families_for
 from otelgpu.cli.profile_inputs import read_profiles_of
-from otelgpu.cli.profile_outputs import Output, Outputs
-from otelgpu.cli.verdict_text import FOUND, UNDECIDED, Lines, counted
+from otelgpu.cli.profile_outputs import Output
+from otelgpu.cli.verdict_events import verdict_event
+from otelgpu.cli.verdict_text import (
+    FOUND,
+    UNDECIDED,
+    Lines,
+    counted,
+    say_limits,
+    say_verdict,
+    spent_table,
+)
 from otelgpu.config import Config
 from otelgpu.diagnose.stall.diagnosis import Judged, diagnose
 from otelgpu.diagnose.stall.observations import observe
 from otelgpu.diagnose.stall.sentences import sentence
 from otelgpu.diagnose.stall.surroundings import Surroundings
-from otelgpu.diagnose.stall.verdicts import INCONCLUSIVE, StallReport, StallVerdict
-from otelgpu.export import events
+from otelgpu.diagnose.stall.verdicts import INCONCLUSIVE, StallReport
 from otelgpu.model.profiles import ProfileColumns
 from otelgpu.model.profiling import ProfileKind
 from otelgpu.model.quantities import duration as written_duration
-from otelgpu.model.text import printable
-from otelgpu.model.verdict import Verdict
 from otelgpu.processes.listing import descendants
 
 if TYPE_CHECKING:
@@ -70,29 +75,13 @@ class _Found(Struct):
 
 @click.command(cls=FileOrProgram)
 @common_options
-@click.argument("files", metavar="[FILE | -- PROGRAM…]", nargs=-1, type=click.Path(path_type=Path))
-@pid_option("Running processes.")
-@click.option(
-    "-d",
-    "--duration",
-    type=Duration(above=True),
-    metavar="TIME",
-    help="Record for so long: 30, 90s, 5m (default 10 s; of a program that is started: until it ends).",
-)
+@input_options("Record")
 @click.option(
     "--device-calls",
     is_flag=True,
     help="Record calls of CUDA and NCCL too: synchronising, copies, collectives. Each costs the program a probe.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
-@click.option(
-    "-o",
-    "--output",
-    metavar="FILE.html",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="One page: the verdicts, and the thread's steps with what they went into.",
-)
-@force_option
+@report_options("the verdicts, and the thread's steps with what they went into")
 @batch_command("diagnose stall")
 def stall(
     run: BatchRun,
@@ -123,9 +112,7 @@ def stall(
       otelgpu diagnose stall -- python train.py
       otelgpu diagnose stall profile.jsonl --json
     """
-    program = program_of(files, pids)
-    if files and duration is not None:
-        raise click.UsageError("-d cannot be combined with a FILE: it was recorded already")
+    program = program_of(files, pids, duration)
     if output is not None:
         refuse_overwriting([output], force=force)
     if files and device_calls:
@@ -150,7 +137,9 @@ def stall(
     )
     run.skip(report.input.rejected)
     stalls = [each for each in report.verdicts if each.klass != INCONCLUSIVE]
-    run.conclude(map(_event, stalls))
+    run.conclude(
+        verdict_event(each, sentence(each), each.cost.seconds if each.cost else 0.0) for each in stalls
+    )
     if output is not None:
         _write_page(output, report, judged, found.title)
     if as_json:
@@ -175,17 +164,7 @@ def _record(config: Config, pids: tuple[int, ...], program: tuple[str, ...], sec
             for pid, reading in before.items()
         }
 
-    with Outputs(()) as nothing:
-        if not program and seconds is None:
-            seconds = DEFAULT_SECONDS
-        request = Request(config=config, seconds=seconds, delay_s=0.0, outputs=nothing, quiet=False)
-        if program:
-            profile_program(request, program, finish, begin)
-        else:
-            require_observable(pids)
-            for pid in pids:
-                begin(pid)
-            profile_processes(request, pids, finish)
+    profile_given(config, program, pids, seconds, finish, begun=begin)
     return found
 
 
@@ -202,12 +181,11 @@ def _write(report: StallReport) -> None:
     if not report.verdicts:
         say("Nothing was found: no gap that recurs, and no wait that takes a share of the time.", "bold")
     for verdict in report.verdicts:
-        say(sentence(verdict), "bold")
-        for each in verdict.evidence[1:] if verdict.klass == INCONCLUSIVE else verdict.evidence:
-            say(f"  · {each.text}")
-        if verdict.klass == INCONCLUSIVE:
-            say(f"  next: {verdict.next}")
-        else:
+        undecided = verdict.klass == INCONCLUSIVE
+        say_verdict(
+            lines, sentence(verdict), verdict.evidence, undecided_next=verdict.next if undecided else None
+        )
+        if not undecided:
             say(f"  · confidence {verdict.confidence:.0%}")
         for line in verdict.code.splitlines():
             say(f"      {line}")
@@ -215,7 +193,7 @@ def _write(report: StallReport) -> None:
             say(f"  spans: {', '.join(verdict.spans[:4])}")
     say("")
     if report.table:
-        lines.show(_table(report))
+        lines.show(spent_table("The thread's time", report.table, cause="cause"))
         say("")
     seen = report.input
     if seen.thread is not None:
@@ -229,42 +207,4 @@ def _write(report: StallReport) -> None:
             f"{seen.seconds:.1f} s at work; {rhythm}"
         )
     say(f"{counted(seen.processes, 'process', 'processes')}, {counted(seen.threads, 'thread')}")
-    for remark in report.remarks:
-        say(f"not a stall: {remark}")
-    for limit in report.limits:
-        say(f"limit: {limit}")
-    for reason, count in sorted(seen.rejected.items()):
-        say(f"rejected: {reason}: {count}")
-
-
-def _table(report: StallReport) -> Table:
-    table = Table(
-        title="The thread's time", title_justify="left", title_style="bold", box=None, pad_edge=False
-    )
-    for name in ("time", "share", "times", "longest"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("cause", no_wrap=True)
-    table.add_column("", overflow="fold")
-    for row in report.table:
-        table.add_row(
-            written_duration(row.seconds * 1e9),
-            f"{row.share:.1%}",
-            f"{row.times:,}" if row.times else "",
-            written_duration(row.most_s * 1e9) if row.times else "",
-            row.cause,
-            printable(row.what),
-        )
-    return table
-
-
-def _event(verdict: StallVerdict) -> Verdict:
-    """The same as an OpenTelemetry event."""
-    return Verdict(
-        kind=verdict.klass,
-        place={events.VERDICT_CAUSE: verdict.cause},
-        start_unix_ns=round(verdict.start_unix_s * 1e9),
-        end_unix_ns=round(verdict.end_unix_s * 1e9),
-        cost_s=0.0 if verdict.cost is None else verdict.cost.seconds,
-        confidence=verdict.confidence,
-        text=sentence(verdict),
-    )
+    say_limits(lines, report.remarks, report.limits, seen.rejected, remark="not a stall")

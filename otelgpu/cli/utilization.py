@@ -14,24 +14,32 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import msgspec
 from msgspec import structs
-from rich.table import Table
 
 from otelgpu.cli.batch import BatchRun, batch_command
-from otelgpu.cli.file_or_program import FileOrProgram, program_of
+from otelgpu.cli.file_or_program import (
+    FileOrProgram,
+    input_options,
+    profile_given,
+    program_of,
+    report_options,
+)
 from otelgpu.cli.job_watch import JobWatch
 from otelgpu.cli.options import common_options, configure
 from otelgpu.cli.page_files import utilization_page_files
-from otelgpu.cli.parameters import (
-    Duration,
-    force_option,
-    pid_option,
-    refuse_overwriting,
-    require_observable,
-)
-from otelgpu.cli.profile import DEFAULT_SECONDS, Request, families_for, profile_processes, profile_program
+from otelgpu.cli.parameters import refuse_overwriting
+from otelgpu.cli.profile import Request, families_for
 from otelgpu.cli.profile_inputs import is_capture, read_profiles_of
-from otelgpu.cli.profile_outputs import Output, Outputs
-from otelgpu.cli.verdict_text import FOUND, UNDECIDED, Lines, counted
+from otelgpu.cli.profile_outputs import Output
+from otelgpu.cli.verdict_events import verdict_event
+from otelgpu.cli.verdict_text import (
+    FOUND,
+    UNDECIDED,
+    Lines,
+    counted,
+    say_limits,
+    say_verdict,
+    spent_table,
+)
 from otelgpu.config import Config
 from otelgpu.diagnose.stall.observations import Observations, observe
 from otelgpu.diagnose.utilization.diagnosis import Job, calls_of_threads, diagnose
@@ -41,14 +49,10 @@ from otelgpu.diagnose.utilization.model_shape import UnknownShape, parse_model
 from otelgpu.diagnose.utilization.peaks import Peak, parse_peaks
 from otelgpu.diagnose.utilization.recorded_calls import recorded_calls
 from otelgpu.diagnose.utilization.sentences import sentence, shown_figure
-from otelgpu.diagnose.utilization.verdicts import INCONCLUSIVE, UtilizationReport, UtilizationVerdict
+from otelgpu.diagnose.utilization.verdicts import INCONCLUSIVE, UtilizationReport
 from otelgpu.errors import OtelgpuError
-from otelgpu.export import events
 from otelgpu.model.profiling import ProfileKind
-from otelgpu.model.quantities import duration as written_duration
 from otelgpu.model.spans import SpanColumns
-from otelgpu.model.text import printable
-from otelgpu.model.verdict import Verdict
 
 if TYPE_CHECKING:
     from otelgpu.export.memory import MemoryExporter
@@ -67,15 +71,7 @@ LONGEST_LINE: Final = 64 << 20
 
 @click.command(cls=FileOrProgram)
 @common_options
-@click.argument("files", metavar="[FILE | -- PROGRAM…]", nargs=-1, type=click.Path(path_type=Path))
-@pid_option("Running processes.")
-@click.option(
-    "-d",
-    "--duration",
-    type=Duration(above=True),
-    metavar="TIME",
-    help="Watch for so long: 30, 90s, 5m (default 10 s; of a program that is started: until it ends).",
-)
+@input_options("Watch")
 @click.option(
     "--model-config",
     metavar="config.json",
@@ -104,15 +100,7 @@ LONGEST_LINE: Final = 64 << 20
 @click.option(
     "--inference", is_flag=True, help="Steps decode, in place of training: 2N FLOPs a token, and MBU."
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
-@click.option(
-    "-o",
-    "--output",
-    metavar="FILE.html",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="One page: verdicts and figures.",
-)
-@force_option
+@report_options("verdicts and figures")
 @batch_command("diagnose utilization")
 def utilization(
     run: BatchRun,
@@ -148,9 +136,7 @@ def utilization(
       otelgpu diagnose utilization -o report.html -- python train.py
       otelgpu diagnose utilization profile.jsonl --json
     """
-    program = program_of(files, pids)
-    if files and duration is not None:
-        raise click.UsageError("-d cannot be combined with a FILE: it was recorded already")
+    program = program_of(files, pids, duration)
     if model_config is None and (tokens_per_step or tokens_per_second or context or inference):
         raise click.UsageError("tokens, context and --inference need --model-config")
     if output is not None:
@@ -177,7 +163,9 @@ def utilization(
     report, _ = diagnose(job)
     run.skip(report.input.rejected)
     found = [each for each in report.verdicts if each.klass != INCONCLUSIVE]
-    run.conclude(map(_event, found))
+    run.conclude(
+        verdict_event(each, sentence(each), each.cost.seconds if each.cost else 0.0) for each in found
+    )
     if output is not None:
         from otelgpu.diagnose.utilization.utilization_page import utilization_page
 
@@ -255,29 +243,13 @@ def _watch(
     config: Config, pids: tuple[int, ...], program: tuple[str, ...], seconds: float | None
 ) -> tuple[Job, str]:
     watch = JobWatch()
-    watch.pids += pids
     found: list[tuple[Job, str]] = []
 
     def finish(request: Request, memory: MemoryExporter, what: str) -> None:
         watch.stop()
         found.append((_job(watch, memory.spans, observe(memory.profiles)), what))
 
-    with Outputs(()) as nothing:
-        if not program and seconds is None:
-            seconds = DEFAULT_SECONDS
-        request = Request(
-            config=config,
-            seconds=seconds,
-            delay_s=0.0,
-            outputs=nothing,
-            quiet=False,
-            attached=watch.start,
-        )
-        if program:
-            profile_program(request, program, finish, watch.pids.append)
-        else:
-            require_observable(pids)
-            profile_processes(request, pids, finish)
+    profile_given(config, program, pids, seconds, finish, begun=watch.pids.append, attached=watch.start)
     if not found:
         raise OtelgpuError("it was ended before anything was seen")
     return found[0]
@@ -305,12 +277,11 @@ def _write(report: UtilizationReport) -> None:
     if not report.verdicts:
         say("Nothing was found: no cause takes a share of the GPU's time.", "bold")
     for verdict in report.verdicts:
-        say(sentence(verdict), "bold")
-        for each in verdict.evidence[1:] if verdict.klass == INCONCLUSIVE else verdict.evidence:
-            say(f"  · {each.text}")
-        if verdict.klass == INCONCLUSIVE:
-            say(f"  next: {verdict.next}")
-        else:
+        undecided = verdict.klass == INCONCLUSIVE
+        say_verdict(
+            lines, sentence(verdict), verdict.evidence, undecided_next=verdict.next if undecided else None
+        )
+        if not undecided:
             say(f"  · confidence {verdict.confidence:.0%}")
         for line in verdict.code.splitlines():
             say(f"      {line}")
@@ -319,7 +290,7 @@ def _write(report: UtilizationReport) -> None:
         say(shown_figure(figure))
     say("")
     if report.table:
-        lines.show(_table(report))
+        lines.show(spent_table("What the thread did while the GPU was idle", report.table, cause=""))
         say("")
     seen = report.input
     idle = (
@@ -330,46 +301,4 @@ def _write(report: UtilizationReport) -> None:
     say(
         f"{counted(seen.processes, 'process', 'processes')}, {seen.calls:,} calls of CUDA in {seen.seconds:.1f} s{idle}"
     )
-    for remark in report.remarks:
-        say(f"not one of the causes: {remark}")
-    for limit in report.limits:
-        say(f"limit: {limit}")
-    for reason, count in sorted(seen.rejected.items()):
-        say(f"rejected: {reason}: {count}")
-
-
-def _table(report: UtilizationReport) -> Table:
-    table = Table(
-        title="What the thread did while the GPU was idle",
-        title_justify="left",
-        title_style="bold",
-        box=None,
-        pad_edge=False,
-    )
-    for name in ("time", "share", "times", "longest"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    table.add_column("", overflow="fold")
-    for row in report.table:
-        table.add_row(
-            written_duration(row.seconds * 1e9),
-            f"{row.share:.1%}",
-            f"{row.times:,}" if row.times else "",
-            written_duration(row.most_s * 1e9) if row.times else "",
-            row.cause,
-            printable(row.what),
-        )
-    return table
-
-
-def _event(verdict: UtilizationVerdict) -> Verdict:
-    """The same as an OpenTelemetry event."""
-    return Verdict(
-        kind=verdict.klass,
-        place={events.VERDICT_CAUSE: verdict.cause},
-        start_unix_ns=round(verdict.start_unix_s * 1e9),
-        end_unix_ns=round(verdict.end_unix_s * 1e9),
-        cost_s=0.0 if verdict.cost is None else verdict.cost.seconds,
-        confidence=verdict.confidence,
-        text=sentence(verdict),
-    )
+    say_limits(lines, report.remarks, report.limits, seen.rejected, remark="not one of the causes")
