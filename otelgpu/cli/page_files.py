@@ -44,11 +44,12 @@ def utilization_page_files() -> Parts:
 
 
 def _diagnosis(package: str, script: str) -> Parts:
-    """A page of its own, in the style and with the functions that all pages of diagnoses have."""
+    """A page of its own, in the frame and style and with the functions that all pages of diagnoses have."""
     shared = resources.files("otelgpu.diagnose").joinpath("page")
     folder = resources.files(package).joinpath("page")
+    frame, main = shared.joinpath("frame.html"), folder.joinpath("main.html")
     return Parts(
-        index=folder.joinpath("index.html").read_text(encoding="utf-8"),
+        index=frame.read_text(encoding="utf-8").replace("{{main}}", main.read_text(encoding="utf-8")),
         style="".join(each.joinpath("style.css").read_text(encoding="utf-8") for each in (shared, folder)),
         scripts=[
             shared.joinpath("verdicts.js").read_text(encoding="utf-8"),
