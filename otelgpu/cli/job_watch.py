@@ -46,6 +46,7 @@ class JobWatch:
         self.processes: dict[int, JobProcess] = {}
         self.begin_ns = 0
         self.end_ns = 0
+        self._alive_ns = 0  # when one of them was seen last
         self._proc = proc
         self._poller = DevicePoller(EVERY_S)
         self._inputs: list[DeviceInput] = []
@@ -59,11 +60,15 @@ class JobWatch:
         self._thread.start()
 
     def stop(self) -> None:
-        """Read no more."""
-        self.end_ns = time.time_ns()
+        """Read no more. Of a job that has ended, what it did not do since then is nothing that it left undone."""
+        now_ns = time.time_ns()
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(2.0)
+        if any(read_process(pid, proc=self._proc) is not None for pid in self.processes):
+            self.end_ns = now_ns
+        else:
+            self.end_ns = min(now_ns, self._alive_ns + round(EVERY_S * 1e9)) if self._alive_ns else now_ns
         self._poller.stop()
         self._inputs += self._poller.collect(clock.monotonic_ns())
 
@@ -86,6 +91,7 @@ class JobWatch:
             now = read_process(pid, proc=self._proc)
             if now is None:
                 continue
+            self._alive_ns = time.time_ns()
             before = self.processes.get(pid, now)
             self.processes[pid] = structs.replace(
                 now,
