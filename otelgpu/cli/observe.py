@@ -90,6 +90,7 @@ def _opened(until: ExitStack, config: Config, scope: Scope, calls: InjectedSourc
 
 
 def _guidance(config: Config, capture: Path | None) -> Guidance:
+    """Where to look; made before probes are loaded, so that a misspelt destination is refused without them."""
     return Guidance(openings=openings(config, os.environ, needed=capture is None), capture=capture)
 
 
@@ -110,11 +111,11 @@ def print_summary(outcome: wiring.Outcome, guidance: Guidance | None = None) -> 
 
 def observe_program(config: Config, argv: tuple[str, ...], *, capture: Path | None, quiet: bool) -> int:
     """Start a program, observe it and its children, and return its exit code."""
+    guidance = _guidance(config, capture)
     with only_new_looked_through():
         child, source, session = _prepared(config, argv, capture)
     with wiring.Interrupts(forwarding(child)) as interrupts, closing(source):
         source.start_holding()
-        guidance = _guidance(config, capture)
         child.start()
         if not quiet:
             say(guidance.beginning(f"{os.path.basename(argv[0])} (process {child.pid}) and its children"))
@@ -201,6 +202,7 @@ def observe_processes(
             hint="give --source inject on the command line, or --source uprobe",
         )
     require_observable(tgids)
+    guidance = _guidance(config, capture)
     with ExitStack() as opened:
         with only_new_looked_through():
             members = dict.fromkeys(member for tgid in tgids for member in (tgid, *descendants(tgid)))
@@ -212,7 +214,6 @@ def observe_processes(
             source.settle(members, SETTLE_S)
             for member in members:
                 source.observe(member)
-        guidance = _guidance(config, capture)
         living = opened.enter_context(RunningProcesses(members))
         return _observe_until(config, source, planned, guidance, named(tgids), duration, quiet, living=living)
 
@@ -232,6 +233,7 @@ def observe_everything(
             hint="set inject_socket (OTELGPU_INJECT_SOCKET) to a path, and give the programs the same: "
             "docs/explanation/inject.md",
         )
+    guidance = _guidance(config, capture)
     with ExitStack() as opened:
         with only_new_looked_through():
             injected = injected_source(config) if config.source == "inject" else None
@@ -240,7 +242,6 @@ def observe_everything(
             if injected is not None:
                 source.prepare_file(injected.library)
             source.observe_running()
-        guidance = _guidance(config, capture)
         return _observe_until(
             config, source, planned, guidance, "every matching process", duration, quiet, reloads
         )

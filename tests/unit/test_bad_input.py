@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 import pytest
 from click.testing import CliRunner, Result
@@ -312,6 +312,20 @@ def test_what_is_wrong_is_said_in_one_line(
     )
     for name, text in case.files.items():
         assert (tmp_path / name).read_text() == text
+
+
+@pytest.mark.parametrize("command", ["agent", "run -- true", "attach -p 1", "record -o x -- true"])
+def test_a_misspelt_destination_is_refused_before_probes_are_loaded(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*_: object) -> NoReturn:
+        raise AssertionError("probes were loaded")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("otelgpu.cli.observe.open_source", load)
+    name, *rest = command.split(" ")
+    code, said = outcome(CliRunner().invoke(cli, [name, "--export", "otpl", *rest]))
+    assert (code, "--export 'otpl' is not known" in said) == (1, True), said
 
 
 def test_a_capture_that_is_cut_off_is_replayed_as_far_as_it_goes_and_said(
