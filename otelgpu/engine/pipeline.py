@@ -122,7 +122,7 @@ class Pipeline:
         self._decoders = {name: each.decoder(btf[name], settings) for name, each in called.items()}
         self._family_index = {name: index for index, name in enumerate(called)}
         operations = [(self._decoders[name], each.signals) for name, each in called.items()]
-        self._processes = Processes()
+        self._processes = Processes(own)
         self._generations = Generations()
         known = self._functions = FunctionNames(shorten)
         self.vocabulary = Vocabulary(

@@ -15,7 +15,7 @@ from typing import Final
 
 from otelgpu.model.inputs import ProcessGone, ProcessSeen
 from otelgpu.model.process_numbers import process_id
-from otelgpu.model.resource import Resource, unnamed
+from otelgpu.model.resource import Resource, of_machine, unnamed
 
 GENERATIONS: Final = 16
 """How far back a process's ancestors are looked for."""
@@ -28,9 +28,10 @@ MADE_UP: Final = 1024
 
 
 class Processes:
-    """The processes of one session."""
+    """The processes of one session. ``own``: the resource of the program that looks at them."""
 
-    def __init__(self) -> None:
+    def __init__(self, own: Resource) -> None:
+        self._machine = of_machine(dict(own.attributes))
         self._resources: dict[int, Resource] = {}
         self._made_up: dict[int, None] = {}  # tgids, the oldest first
         self._leaving: deque[tuple[int, int, Resource | None]] = (
@@ -46,7 +47,7 @@ class Processes:
         """What a process is; made up if it ended before anyone could look at it."""
         known = self._resources.get(tgid)
         if known is None:
-            known = self._resources[tgid] = unnamed(process_id(tgid))
+            known = self._resources[tgid] = unnamed(process_id(tgid), self._machine)
             self._made_up[tgid] = None
             if len(self._made_up) > MADE_UP:
                 oldest = next(iter(self._made_up))

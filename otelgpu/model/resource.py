@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 from msgspec import Struct
@@ -10,6 +12,9 @@ AttributeValue = str | bool | int | float | tuple[str, ...]
 
 HOSTS: Final = ("host.name", "k8s.node.name", "host.id")
 """Resource attributes of which the first that is there names the host."""
+
+OF_MACHINE: Final = ("host.", "os.", "cloud.", "k8s.node.", "k8s.cluster.", "telemetry.")
+"""How keys begin of what holds for every process of a host, in any pod, that one agent reports."""
 
 GO: Final = "go"
 """``process.runtime.name`` of what the Go toolchain built: its runtime moves work from thread to thread."""
@@ -29,9 +34,14 @@ class Resource(Struct, frozen=True):
         return next((value for name, value in self.attributes if name == key), None)
 
 
-def unnamed(tgid: int) -> Resource:
-    """That of a process that nobody could look at."""
-    return resource({"service.name": "unknown_service", "process.pid": tgid})
+def of_machine(attributes: Mapping[str, AttributeValue]) -> dict[str, AttributeValue]:
+    """Of what is known of one process, what holds for every other of its host."""
+    return {key: value for key, value in attributes.items() if key.startswith(OF_MACHINE)}
+
+
+def unnamed(tgid: int, machine: Mapping[str, AttributeValue] = MappingProxyType({})) -> Resource:
+    """That of a process that nobody could look at; of ``machine`` it has what :func:`of_machine` takes."""
+    return resource({**of_machine(machine), "service.name": "unknown_service", "process.pid": tgid})
 
 
 def resource(attributes: dict[str, AttributeValue]) -> Resource:

@@ -14,7 +14,6 @@ from typing import Final
 from otelgpu.kernel import clock
 from otelgpu.model.inputs import Input, ProcessSeen, Records
 from otelgpu.model.losses import Reasons
-from otelgpu.model.resource import unnamed
 from otelgpu.processes.listing import describe, start_time_ns
 from otelgpu.processes.process_context import ProcessContexts
 from otelgpu.processes.resources import ResourceDetector
@@ -93,7 +92,9 @@ class DescribedProcesses:
         self._began[tgid] = time_ns
         self.see(tgid, time_ns)
         if tgid not in self._seen and tgid in self._ended:
-            self._ready.append(ProcessSeen(tgid=tgid, time_ns=time_ns, resource=unnamed(tgid)))
+            self._ready.append(
+                ProcessSeen(tgid=tgid, time_ns=time_ns, resource=self._describer.unnamed(tgid))
+            )
 
     def began_ns(self, tgid: int) -> int:
         """Since when a number is whose it is, CLOCK_MONOTONIC; 0 where that is not known."""

@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from otelgpu.model.inputs import LossCounted
 from otelgpu.model.losses import LossReports, Reasons
-from otelgpu.model.resource import GO, AttributeValue, Resource, resource
+from otelgpu.model.resource import GO, OF_MACHINE, AttributeValue, Resource, resource, unnamed
 from otelgpu.processes.kubernetes import (
     CONTAINER,
     CONTAINER_ID,
@@ -59,8 +59,6 @@ _OURS: Final = ("telemetry.", "process.", "otelgpu.")
 """What the agent itself knows better than the process."""
 _PLACES: Final = ("k8s.", "container.", "host.", "cloud.")
 """Where a process runs: its word is not taken for it."""
-_OF_MACHINE: Final = ("k8s.node.", "k8s.cluster.")
-"""Of what the agent was reported of its own place, what holds for every pod on the node."""
 
 
 class Known(StrEnum):
@@ -234,7 +232,7 @@ def _that_applies(base: Mapping[str, AttributeValue], facts: ProcessFacts) -> di
     return {
         key: value
         for key, value in base.items()
-        if not (elsewhere and key.startswith(("k8s.", "container.")) and not key.startswith(_OF_MACHINE))
+        if not (elsewhere and key.startswith(("k8s.", "container.")) and not key.startswith(OF_MACHINE))
     }
 
 
@@ -291,6 +289,10 @@ class ResourceDetector:
         self._counters["claims_dropped"] += claims.dropped
         self._counters["claims_set_aside"] += sum(key.startswith(CLAIMED) for key, _ in made.attributes)
         return made
+
+    def unnamed(self, tgid: int) -> Resource:
+        """A process of which nothing is known but that it is on this host."""
+        return unnamed(tgid, self._base)
 
     def losses(self) -> list[LossCounted]:
         """What was counted since the last call."""

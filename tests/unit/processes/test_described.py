@@ -17,6 +17,8 @@ from otelgpu.processes.described import DescribedProcesses
 from otelgpu.processes.process_context import ProcessContexts
 from otelgpu.processes.resources import ResourceDetector
 
+MACHINE = {"host.name": "gpu-1"}
+
 
 @pytest.fixture
 def counters() -> Counter[str]:
@@ -30,7 +32,7 @@ def renewed() -> list[int]:
 
 @pytest.fixture
 def described(counters: Counter[str], renewed: list[int]) -> DescribedProcesses:
-    return DescribedProcesses(ResourceDetector(), renewed.append, counters, ProcessContexts())
+    return DescribedProcesses(ResourceDetector(MACHINE), renewed.append, counters, ProcessContexts())
 
 
 def heads(tgid: int) -> Records:
@@ -93,7 +95,7 @@ def test_of_a_number_that_is_given_again_and_of_which_nothing_is_known_that_much
     assert described.take() == []  # it is made up if records of it turn up
     described.forget(gone)
     described.begin(gone, 9)
-    assert described.take() == [ProcessSeen(tgid=gone, time_ns=9, resource=unnamed(gone))]
+    assert described.take() == [ProcessSeen(tgid=gone, time_ns=9, resource=unnamed(gone, MACHINE))]
     assert described.began_ns(gone) == 9
 
 
