@@ -225,15 +225,19 @@ def observe_everything(
     capture: Path | None,
     quiet: bool,
     reloads: Reloads | None = None,
+    guidance: Guidance | None = None,
 ) -> int:
-    """Observe every process that the configuration admits. ``reloads``: of the agent."""
+    """Observe every process that the configuration admits.
+
+    ``reloads``: of the agent. ``guidance``: what is said, where the user is not to be told of the destinations.
+    """
     if config.source == "inject" and not config.inject_socket:
         raise OtelgpuError(
             "source inject needs a place where programs can find the agent",
             hint="set inject_socket (OTELGPU_INJECT_SOCKET) to a path, and give the programs the same: "
             "docs/explanation/inject.md",
         )
-    guidance = _guidance(config, capture)
+    guidance = guidance or _guidance(config, capture)
     with ExitStack() as opened:
         with only_new_looked_through():
             injected = injected_source(config) if config.source == "inject" else None

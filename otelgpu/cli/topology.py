@@ -37,6 +37,13 @@ _SIGNS: Final = {FAULTY: "✗ ", MISSING: "? ", SLOW: "▲ ", NOTICE: "· ", "":
 
 @click.command(cls=HeadedCommand)
 @click.argument("inputs", metavar="[INPUT…]", nargs=-1)
+@click.option(
+    "--observe",
+    "observe_s",
+    type=Duration(above=True),
+    metavar="TIME",
+    help="Observe this host for so long first, with probes, and show what was seen. Needs what otelgpu agent needs.",
+)
 @click.option("--job", help="Of tables, only this job's operations; verdicts on this job.")
 @click.option(
     "--from", "begin", metavar="T", type=UnixTime(), help="Only what was at T or later: 2026-05-01T12:30Z."
@@ -74,6 +81,7 @@ def topology(
     /,
     inputs: tuple[str, ...],
     *,
+    observe_s: float | None,
     job: str | None,
     begin: float | None,
     end: float | None,
@@ -90,7 +98,7 @@ def topology(
     """Nodes, GPUs, NICs, queue pairs, communicators and services, and what is wrong with which. Needs no root.
 
     INPUT: files, folders and globs of OTLP/JSON lines of any number of hosts, or tables as diagnose ranks takes them.
-    Without one it shows this host, by sysfs and NVML.
+    Without one it shows this host, by sysfs and NVML; with --observe also queue pairs, communicators and calls.
 
     Marked is what is faulty (Xids, errors of ports, failed queue pairs), missing (GPUs, ranks) and slow (verdicts of
     diagnose ranks), each with the signal that says so.
@@ -100,19 +108,22 @@ def topology(
     \b
     Examples:
       otelgpu topology
+      otelgpu topology --observe 10s
       otelgpu topology 'collected/*.jsonl' -o cluster.html
       otelgpu topology collected/ --from 2026-05-01T12:00Z --to 2026-05-01T13:00Z --json
       otelgpu topology collected/ --node gpu-017
       otelgpu topology collected/ --follow
     """
     _check_combination(inputs, follow=follow)
+    if inputs and observe_s is not None:
+        raise click.UsageError("--observe cannot be combined with an INPUT: it was observed already")
     span = Range(begin_s=begin, end_s=end, job=job, rack=rack)
     if follow:
         sys.exit(FOUND if _follow(inputs, span, every, duration, as_json=as_json) else 0)
     if output is not None:
         refuse_overwriting([output], force=force)
     run.read(*(path for path in map(Path, inputs) if path.is_file()))
-    found = read(inputs, span) if inputs else own_host()
+    found = read(inputs, span) if inputs else own_host(observe_s, span)
     run.skip(found.rejected)
     _check_names(found, expand)
     if output is not None:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator, Mapping, Sequence
+from tempfile import TemporaryDirectory
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from otelgpu.cli.guidance import Guidance
+from otelgpu.cli.observe import observe_everything
+from otelgpu.cli.options import configure
 from otelgpu.cli.rank_reports import reports_of_jobs
 from otelgpu.diagnose.ranks.sentences import sentence
 from otelgpu.diagnose.ranks.verdicts import INCONCLUSIVE, SLOW_HOST, RankVerdict
@@ -34,6 +39,7 @@ from otelgpu.topology.own_host import facts_of
 MOST_JOBS: Final = 16
 """Jobs whose verdicts are looked for."""
 _QUERIES: Final = "otelgpu.topology"
+_LOOKS_MS: Final = 1_000
 
 
 class Range(Struct, frozen=True, kw_only=True):
@@ -74,8 +80,13 @@ def version_of(inputs: Sequence[str]) -> tuple[tuple[str, int, int], ...] | None
     return tuple(found)
 
 
-def own_host() -> Topology:
-    """The graph of this host, by sysfs and NVML: what each has of it, now. May wait for a driver."""
+def own_host(observe_s: float | None, span: Range) -> Topology:
+    """The graph of this host, of what an agent sees in so many seconds; without that by sysfs and NVML alone."""
+    return _described_host() if observe_s is None else _observed_host(observe_s, span)
+
+
+def _described_host() -> Topology:
+    """What sysfs and NVML have of it, now. May wait for a driver."""
     found = list(looks())
     devices = [
         item for each in found for item in each.inputs if isinstance(item, DeviceSeen | DeviceReadings)
@@ -90,6 +101,22 @@ def own_host() -> Topology:
     if not ports:
         notes.append("this host has no RDMA device (/sys/class/infiniband)")
     return build(facts, limits=notes)
+
+
+def _observed_host(seconds: float, span: Range) -> Topology:
+    """What an agent with the user's configuration saw. Its file is in a folder of ours, and goes with it."""
+    config = configure({})
+    with TemporaryDirectory(prefix="otelgpu-topology-") as folder:
+        seen = f"{folder}/seen.jsonl"
+        quick = replace(
+            config,
+            export=(f"file:{seen}",),
+            metric_interval_ms=min(config.metric_interval_ms, _LOOKS_MS),  # a counter's growth takes two
+            device_interval_ms=min(config.device_interval_ms, _LOOKS_MS),
+        )
+        said = Guidance(openings=())  # the file is no result
+        observe_everything(quick, duration=seconds, capture=None, quiet=True, guidance=said)
+        return read((seen,), span)
 
 
 def _words_of(facts: ProcessFacts) -> Mapping[str, AttributeValue]:

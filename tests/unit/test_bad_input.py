@@ -105,6 +105,7 @@ CASES: Final = (
     usage("topology --follow", "--follow needs an INPUT"),
     usage("topology --every 5s", "--every needs --follow"),
     usage("topology x --follow -o x.html", "-o cannot be combined with --follow"),
+    usage("topology x --observe 5s", "--observe cannot be combined with an INPUT"),
     usage("topology x --from noon", "'noon' is no time; write 2026-05-01T12:30Z, or seconds since 1970"),
     setting("topology nowhere.jsonl", "nowhere.jsonl: no such file or folder"),
     setting("topology empty", "the input names no host", {"empty": ""}),
