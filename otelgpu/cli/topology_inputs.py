@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from tempfile import TemporaryDirectory
@@ -17,6 +18,9 @@ from otelgpu.cli.rank_reports import reports_of_jobs
 from otelgpu.diagnose.ranks.sentences import sentence
 from otelgpu.diagnose.ranks.verdicts import INCONCLUSIVE, SLOW_HOST, RankVerdict
 from otelgpu.errors import OtelgpuError
+from otelgpu.families.nccl import collective_names as nccl
+from otelgpu.families.rdma import hardware_errors as hardware
+from otelgpu.families.rdma import names as qp
 from otelgpu.families.rdma.poll.ports import PortWatch
 from otelgpu.kernel import clock
 from otelgpu.model.devices import DeviceReadings, DeviceSeen
@@ -24,6 +28,7 @@ from otelgpu.model.resource import AttributeValue
 from otelgpu.otlp_json.reader import Reader, Skips
 from otelgpu.processes.listing import ProcessFacts, describe, guess_service_name
 from otelgpu.sources.pollers import looks
+from otelgpu.store.clickhouse.address import address_of
 from otelgpu.store.files import BrokenFile, pieces
 from otelgpu.store.inputs import found_files, is_remote
 from otelgpu.store.line_files import split_lines
@@ -31,8 +36,9 @@ from otelgpu.store.queries import Tables, named
 from otelgpu.store.readers import otlp
 from otelgpu.store.readers.recognition import reader_of
 from otelgpu.store.reasons import FILES_UNREADABLE
+from otelgpu.topology import devices, services
 from otelgpu.topology.building import build
-from otelgpu.topology.gathering import Facts, Gathering
+from otelgpu.topology.gathering import REQUESTS, Facts, Gathering
 from otelgpu.topology.graph import SLOW, Mark, Topology, communicator_place, node_place, rank_place
 from otelgpu.topology.own_host import facts_of
 
@@ -54,9 +60,11 @@ class Range(Struct, frozen=True, kw_only=True):
 def read(inputs: Sequence[str], span: Range) -> Topology:
     """The graph of the inputs. Raises :class:`OtelgpuError` for one that is not there, and where no host is named."""
     facts, skips = _facts(span), Skips()
-    if not is_remote(inputs):
-        _read_lines(inputs, facts, skips)
     limits: list[str] = []
+    if is_remote(inputs):
+        _read_remote(inputs[0], span, facts, skips, limits)
+    else:
+        _read_lines(inputs, facts, skips)
     marks = list(_verdicts(inputs, span, facts, limits))
     if not facts.owners.nodes:
         raise OtelgpuError(
@@ -88,15 +96,11 @@ def own_host(observe_s: float | None, span: Range) -> Topology:
 def _described_host() -> Topology:
     """What sysfs and NVML have of it, now. May wait for a driver."""
     found = list(looks())
-    devices = [
-        item for each in found for item in each.inputs if isinstance(item, DeviceSeen | DeviceReadings)
-    ]
+    seen = [item for each in found for item in each.inputs if isinstance(item, DeviceSeen | DeviceReadings)]
     ports = PortWatch().poll(clock.monotonic_ns())
-    users = {
-        reading.tgid for item in devices if isinstance(item, DeviceReadings) for reading in item.processes
-    }
+    users = {reading.tgid for item in seen if isinstance(item, DeviceReadings) for reading in item.processes}
     names = {tgid: _words_of(user) for tgid in users if (user := describe(tgid)) is not None}
-    facts = facts_of({"host.name": socket.gethostname()}, devices, ports, names)
+    facts = facts_of({"host.name": socket.gethostname()}, seen, ports, names)
     notes = [each.note for each in found if each.note]
     if not ports:
         notes.append("this host has no RDMA device (/sys/class/infiniband)")
@@ -142,6 +146,22 @@ def _read_lines(inputs: Sequence[str], facts: Facts, skips: Skips) -> None:
             gathering.take(Reader(path.name, skips), split_lines(pieces(path)))
         except BrokenFile:
             skips.counts[FILES_UNREADABLE] += 1
+
+
+def _read_remote(url: str, span: Range, facts: Facts, skips: Skips, limits: list[str]) -> None:
+    from otelgpu.store.clickhouse.signals import Wanted, lines
+
+    wanted = Wanted(
+        scopes=(qp.SCOPE, hardware.SCOPE),
+        alike={nccl.SCOPE: (nccl.HASH, nccl.RANK, nccl.RANKS)},
+        requests=REQUESTS,
+        states=devices.STATES | {qp.QUEUE_PAIR_STATUS.name},
+        switches=devices.SWITCHES,
+        counters=devices.COUNTERS | services.TAKEN,
+    )
+    address = address_of(url, os.environ)
+    found = lines(address, wanted, span.begin_s, span.end_s, limits)
+    Gathering(facts).take(Reader(address.shown, skips), found)
 
 
 def _verdicts(inputs: Sequence[str], span: Range, facts: Facts, limits: list[str]) -> Iterator[Mark]:

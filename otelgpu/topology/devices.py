@@ -211,6 +211,10 @@ _TAKE: Final[Mapping[str, _Taker]] = {
 }
 TAKEN: Final = frozenset(_TAKE)
 """Names of metrics."""
+COUNTERS: Final = frozenset((ERRORS.name,))
+"""Of those, what grows: all values count. Of others the newest does, and of :data:`SWITCHES` whether it ever was on."""
+SWITCHES: Final = frozenset((counters.UP.name,))
+STATES: Final = TAKEN - COUNTERS - SWITCHES
 
 
 def value_of(point: Point) -> float:

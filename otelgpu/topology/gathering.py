@@ -41,7 +41,8 @@ MOST_FAULTS: Final = 1 << 14
 _LATEST: Final = 1 << 62
 _ERROR: Final = 2
 _OURS: Final = "otelgpu"
-_REQUESTS: Final = "otelgpu.http"
+REQUESTS: Final = "otelgpu.http"
+"""Scope of the spans of requests that agents make; others are of scopes that are not ours."""
 _OF_METRICS: Final = (DEVICE_SCOPE, ports.SCOPE, qp.SCOPE)
 _MOST_RESOURCES: Final = 1 << 16
 
@@ -246,4 +247,4 @@ def _has_metrics(scope: str) -> bool:
 
 
 def _has_spans(scope: str) -> bool:
-    return scope in _TAKE or scope == _REQUESTS or not scope.startswith(_OURS)
+    return scope in _TAKE or scope == REQUESTS or not scope.startswith(_OURS)

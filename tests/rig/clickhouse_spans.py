@@ -1,7 +1,8 @@
-"""``otel_traces`` as the Collector's ClickHouse exporter makes and fills it, from OTLP/JSON lines.
+"""``otel_traces`` and ``otel_metrics_sum`` as the Collector's ClickHouse exporter makes and fills them.
 
-The exporter speaks ClickHouse's own protocol over TCP, which chDB does not; the columns and their types are those of
-its template (exporter/clickhouseexporter/internal/sqltemplates/traces_table.sql), less indices and compression.
+In: OTLP/JSON lines. The exporter speaks ClickHouse's own protocol over TCP, which chDB does not; the columns and their
+types are those of its templates (exporter/clickhouseexporter/internal/sqltemplates: traces_table.sql,
+metrics_sum_table.sql), less indices, compression and exemplars.
 """
 
 from __future__ import annotations
@@ -26,6 +27,50 @@ CREATE TABLE {database}.otel_traces (
 ) ENGINE = MergeTree PARTITION BY toDate(Timestamp)
 ORDER BY (ServiceName, SpanName, toDateTime(Timestamp), Timestamp)
 """
+_SUMS: Final = """
+CREATE TABLE {database}.otel_metrics_sum (
+    ResourceAttributes Map(LowCardinality(String), String), ResourceSchemaUrl String, ScopeName String,
+    ScopeVersion String, ScopeAttributes Map(LowCardinality(String), String), ScopeDroppedAttrCount UInt32,
+    ScopeSchemaUrl String, ServiceName LowCardinality(String), MetricName String, MetricDescription String,
+    MetricUnit String, Attributes Map(LowCardinality(String), String), StartTimeUnix DateTime64(9),
+    TimeUnix DateTime64(9), Value Float64, Flags UInt32, AggregationTemporality Int32, IsMonotonic Bool
+) ENGINE = MergeTree PARTITION BY toDate(TimeUnix)
+ORDER BY (ServiceName, MetricName, Attributes, toUnixTimestamp64Nano(TimeUnix))
+"""
+_KINDS: Final = ("Unspecified", "Internal", "Server", "Client", "Producer", "Consumer")
+_CODES: Final = ("Unset", "Ok", "Error")
+
+
+def fill_sums(engine: ClickHouse, database: str, lines: Iterable[bytes]) -> None:
+    """A table anew in a database that is there, with the sums of these lines."""
+    engine.ask(f"DROP TABLE IF EXISTS {database}.otel_metrics_sum")
+    engine.ask(_SUMS.format(database=database))
+    rows = "\n".join(json.dumps(row) for line in lines for row in _sums(json.loads(line)))
+    if rows:
+        engine.ask(f"INSERT INTO {database}.otel_metrics_sum FORMAT JSONEachRow {rows}")
+
+
+def _sums(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for of_resource in document.get("resourceMetrics", ()):
+        resource = _texts(of_resource["resource"].get("attributes", ()))
+        for of_scope in of_resource["scopeMetrics"]:
+            for metric in of_scope["metrics"]:
+                for point in metric.get("sum", {}).get("dataPoints", ()):
+                    yield {
+                        "ResourceAttributes": resource,
+                        "ServiceName": resource.get("service.name", ""),
+                        "ScopeName": of_scope["scope"]["name"],
+                        "MetricName": metric["name"],
+                        "Attributes": _texts(point.get("attributes", ())),
+                        "StartTimeUnix": _time(int(point.get("startTimeUnixNano", 0))),
+                        "TimeUnix": _time(int(point["timeUnixNano"])),
+                        "Value": float(point.get("asDouble", point.get("asInt", 0))),
+                        "AggregationTemporality": metric["sum"]["aggregationTemporality"],
+                    }
+
+
+def _time(unix_ns: int) -> str:
+    return f"{unix_ns // 10**9}.{unix_ns % 10**9:09d}"
 
 
 def fill_spans(engine: ClickHouse, database: str, lines: Iterable[bytes]) -> None:
@@ -34,7 +79,8 @@ def fill_spans(engine: ClickHouse, database: str, lines: Iterable[bytes]) -> Non
     engine.ask(f"CREATE DATABASE {database}")
     engine.ask(_TABLE.format(database=database))
     rows = "\n".join(json.dumps(row) for line in lines for row in _rows(json.loads(line)))
-    engine.ask(f"INSERT INTO {database}.otel_traces FORMAT JSONEachRow {rows}")
+    if rows:
+        engine.ask(f"INSERT INTO {database}.otel_traces FORMAT JSONEachRow {rows}")
 
 
 def _rows(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -44,12 +90,15 @@ def _rows(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
             for span in of_scope["spans"]:
                 begin, end = int(span["startTimeUnixNano"]), int(span["endTimeUnixNano"])
                 yield {
-                    "Timestamp": f"{begin // 10**9}.{begin % 10**9:09d}",
+                    "Timestamp": _time(begin),
                     "Duration": max(end - begin, 0),
                     "TraceId": span["traceId"],
                     "SpanId": span["spanId"],
                     "ParentSpanId": span.get("parentSpanId", ""),
                     "SpanName": span["name"],
+                    "SpanKind": _KINDS[span.get("kind", 0)],
+                    "StatusCode": _CODES[span.get("status", {}).get("code", 0)],
+                    "StatusMessage": span.get("status", {}).get("message", ""),
                     "ServiceName": resource.get("service.name", ""),
                     "ResourceAttributes": resource,
                     "ScopeName": of_scope["scope"]["name"],
