@@ -5,6 +5,7 @@ The SDK's own reader waits in a thread, which Ctrl-C does not end, for a line of
 
 from __future__ import annotations
 
+import logging
 import os
 import stat
 import sys
@@ -17,7 +18,8 @@ from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 
 LONGEST_LINE: Final = 1 << 20
-"""Bytes of a message. One that is longer is passed over: an answer to it never comes."""
+"""Bytes of a message. One that is longer is passed over, which is logged: an answer to it never comes."""
+_log = logging.getLogger("otelgpu.cli")
 _PIECE: Final = 1 << 16
 
 
@@ -36,13 +38,17 @@ class Lines:
         while piece := await self._read():
             *ended, begun = (rest + piece).split(b"\n")
             for line in ended:
-                if not is_cut and len(line) <= LONGEST_LINE and line.strip():
+                if is_cut or len(line) > LONGEST_LINE:
+                    _pass_over()
+                elif line.strip():
                     yield line.decode("utf-8", "replace")
                 is_cut = False
             rest = begun
             if len(rest) > LONGEST_LINE:
                 rest, is_cut = b"", True
-        if rest.strip() and not is_cut:
+        if is_cut:
+            _pass_over()
+        elif rest.strip():
             yield rest.decode("utf-8", "replace")
 
     async def _read(self) -> bytes:
@@ -51,6 +57,10 @@ class Lines:
         else:
             await anyio.lowlevel.checkpoint()
         return os.read(self._descriptor, _PIECE)
+
+
+def _pass_over() -> None:
+    _log.warning("a message of more than %d bytes was passed over", LONGEST_LINE)
 
 
 async def serve_standard_streams(server: Server[Any]) -> None:

@@ -247,14 +247,21 @@ def _message(method: str) -> bytes:
     return json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": {}}).encode() + b"\n"
 
 
-def test_a_line_that_is_too_long_is_passed_over_whole(tmp_path: Path) -> None:
-    (tmp_path / "in").write_bytes(b"first\n" + b"x" * (3 * LONGEST_LINE) + b"\n\n  \nlast, without an end")
+@pytest.mark.parametrize(
+    ("end", "read"), [(b"\n\n  \nlast, without an end", ["first", "last, without an end"]), (b"", ["first"])]
+)
+@pytest.mark.parametrize("length", [LONGEST_LINE + 1, 3 * LONGEST_LINE])
+def test_a_line_that_is_too_long_is_passed_over_whole_and_logged(
+    end: bytes, read: list[str], length: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "in").write_bytes(b"first\n" + b"x" * length + end)
 
     async def run() -> list[str]:
         with (tmp_path / "in").open("rb") as file:
             return [line async for line in Lines(file.fileno())]
 
-    assert anyio.run(run) == ["first", "last, without an end"]
+    assert anyio.run(run) == read
+    assert caplog.messages == [f"a message of more than {LONGEST_LINE} bytes was passed over"]
 
 
 def test_without_the_sdk_it_says_how_to_get_it(lines: Path, monkeypatch: pytest.MonkeyPatch) -> None:
