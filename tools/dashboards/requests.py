@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tools.dashboards.grafana import Dashboard, Panel, Row, Traces
-from tools.dashboards.queries import quantiles, total
+from tools.dashboards.queries import mean, quantiles, total
 
 _FIRST_TOKEN: Final = "gen_ai_server_time_to_first_token_seconds"
 _PER_TOKEN: Final = "gen_ai_server_time_per_output_token_seconds"
@@ -65,6 +65,34 @@ REQUESTS: Final = Dashboard(
                     queries=quantiles("otelgpu_gen_ai_server_time_in_queue_seconds", _MODEL),
                     unit="s",
                     exemplars=True,
+                ),
+            ),
+        ),
+        Row(
+            title="Energy and cost",
+            panels=(
+                Panel(
+                    title="Energy of a request",
+                    description="The average, without what the GPU would have used idle.",
+                    queries=[mean("otelgpu_gen_ai_request_energy_joules", _MODEL)],
+                    unit="joule",
+                ),
+                Panel(
+                    title="Energy of 1,000 output tokens",
+                    description="The same, the average of requests by the tokens that each was answered.",
+                    queries=[mean("otelgpu_gen_ai_request_energy_per_1000_tokens_joules", _MODEL)],
+                    unit="joule",
+                ),
+                Panel(
+                    title="Power by what for",
+                    description="Of GPUs that requests run on: what requests were charged, idle, and the rest.",
+                    queries=[total("otelgpu_gpu_energy_joules_total", "otelgpu_gpu_energy_use")],
+                    unit="watt",
+                ),
+                Panel(
+                    title="Cost of a request",
+                    description="The average, by the configured prices (price_per_kwh, price_per_gpu_hour).",
+                    queries=[mean("otelgpu_gen_ai_request_cost", _MODEL, "otelgpu_cost_currency")],
                 ),
             ),
         ),
