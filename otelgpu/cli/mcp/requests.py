@@ -16,6 +16,7 @@ from otelgpu.cli.mcp.answers import Found, Next
 from otelgpu.cli.mcp.arguments import InputName, Limit, Offset, Seconds, UnixSeconds, Word
 from otelgpu.cli.mcp.recordings import Reading, SpanSeen
 from otelgpu.cli.mcp.session import Session
+from otelgpu.families.gpu.energy.signals import ENERGY_KEY
 from otelgpu.families.steps.names import HINTS
 from otelgpu.model.resource import AttributeValue
 
@@ -30,7 +31,7 @@ class ListRequests(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Arguments. Of texts, a part of the name is enough; times are of the requests' beginnings."""
 
     input: InputName
-    sort: Literal["slowest", "time_to_first_token", "newest"] = "slowest"
+    sort: Literal["slowest", "time_to_first_token", "energy", "newest"] = "slowest"
     service: Word = ""
     name: Word = ""
     model: Word = ""
@@ -44,7 +45,10 @@ class ListRequests(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class RequestRow(Struct, frozen=True, kw_only=True):
-    """Times in seconds; null: not known. ``error``: its type. ``hints``: what otelgpu itself noticed of it."""
+    """Times in seconds, energy of GPUs in joules; null: not known.
+
+    ``error``: its type. ``hints``: what otelgpu itself noticed of it.
+    """
 
     trace_id: str
     span_id: str
@@ -57,6 +61,7 @@ class RequestRow(Struct, frozen=True, kw_only=True):
     time_to_first_token_s: float | None
     time_per_output_token_s: float | None
     output_tokens: int | None
+    energy_joules: float | None
     status_code: int | None
     error: str
     hints: list[str]
@@ -94,12 +99,12 @@ def list_requests(session: Session, arguments: ListRequests) -> Found[RequestLis
         given = span.attributes()
         if arguments.model and arguments.model not in _model(given):
             continue
-        first = seconds_of(given, TIME_TO_FIRST_TOKEN)
+        first = number_of(given, TIME_TO_FIRST_TOKEN)
         durations.append(span.seconds)
         if first is not None:
             firsts.append(first)
         errors += span.is_error
-        order = {"slowest": span.seconds, "newest": span.begin_ns * 1e-9}.get(arguments.sort, first)
+        order = _order(arguments.sort, span, given)
         if order is None:
             continue
         push = heapq.heappush if len(kept) < most else heapq.heappushpop
@@ -118,8 +123,8 @@ def list_requests(session: Session, arguments: ListRequests) -> Found[RequestLis
     return Found(result=found, next=_next(arguments.input, rows), cut=cut)
 
 
-def seconds_of(given: Mapping[str, AttributeValue], key: str) -> float | None:
-    """A time among attributes; None where there is none that is a number."""
+def number_of(given: Mapping[str, AttributeValue], key: str) -> float | None:
+    """A time or an energy among attributes; None where there is none that is a number."""
     value = given.get(key)
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     return float(value) if is_number else None  # type: ignore[arg-type]
@@ -131,6 +136,17 @@ def spread(values: Sequence[float]) -> Spread | None:
         return None
     median, p95, p99 = np.quantile(np.asarray(values), (0.5, 0.95, 0.99)).tolist()
     return Spread(count=len(values), median_s=median, p95_s=p95, p99_s=p99, most_s=max(values))
+
+
+def _order(sort: str, span: SpanSeen, given: Mapping[str, AttributeValue]) -> float | None:
+    """The highest is listed first; what has None is not listed."""
+    match sort:
+        case "slowest":
+            return span.seconds
+        case "newest":
+            return span.begin_ns * 1e-9
+        case _:
+            return number_of(given, ENERGY_KEY if sort == "energy" else TIME_TO_FIRST_TOKEN)
 
 
 def _filter(arguments: ListRequests) -> Callable[[SpanSeen], bool]:
@@ -160,9 +176,10 @@ def _row(span: SpanSeen, given: Mapping[str, AttributeValue]) -> RequestRow:
         model=untrusted.name(_model(given)),
         start_unix_s=span.begin_ns * 1e-9,
         seconds=span.seconds,
-        time_to_first_token_s=seconds_of(given, TIME_TO_FIRST_TOKEN),
-        time_per_output_token_s=seconds_of(given, TIME_PER_OUTPUT_TOKEN),
+        time_to_first_token_s=number_of(given, TIME_TO_FIRST_TOKEN),
+        time_per_output_token_s=number_of(given, TIME_PER_OUTPUT_TOKEN),
         output_tokens=_whole(given.get("gen_ai.usage.output_tokens")),
+        energy_joules=number_of(given, ENERGY_KEY),
         status_code=_whole(given.get("http.response.status_code")),
         error=untrusted.name(given.get("error.type", "error" if span.is_error else "")),
         hints=[untrusted.name(each) for each in hints[:8]] if isinstance(hints, tuple) else [],

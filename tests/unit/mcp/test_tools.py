@@ -54,7 +54,8 @@ def test_requests_are_sorted_filtered_counted_and_paged(tmp_path: Path) -> None:
             kind=2,
             at=number * MS,
             ns=number * MS,
-            given={"gen_ai.request.model": "big" if number % 2 else "tiny"},
+            given={"gen_ai.request.model": "big" if number % 2 else "tiny"}
+            | ({"otelgpu.gen_ai.request.energy": 90.0 - number} if number < 4 else {}),
             status={"code": 2 if number == 7 else 0},
         )
         for number in range(1, 31)
@@ -70,6 +71,12 @@ def test_requests_are_sorted_filtered_counted_and_paged(tmp_path: Path) -> None:
     newest = called(box, "list_requests", input=named, sort="newest", model="tiny", limit=1)
     assert [each["name"] for each in newest["result"]["requests"]] == ["POST /30"]
     assert newest["result"]["matching"] == 15
+    dearest = called(box, "list_requests", input=named, sort="energy", limit=5)
+    assert [(each["name"], each["energy_joules"]) for each in dearest["result"]["requests"]] == [
+        ("POST /1", 89.0),
+        ("POST /2", 88.0),
+        ("POST /3", 87.0),
+    ]
     failed = called(box, "list_requests", input=named, only_errors=True)
     assert [each["name"] for each in failed["result"]["requests"]] == ["POST /7"]
     assert called(box, "list_requests", input=named, least_seconds=0.0295)["result"]["matching"] == 1
