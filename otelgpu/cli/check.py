@@ -31,6 +31,7 @@ from otelgpu.kernel.attach import PROBES, hooks_of, places
 from otelgpu.kernel.cut_files import survives_cut_files
 from otelgpu.kernel.libbpf import BpfError, detach_all
 from otelgpu.kernel.loader import Image, LoadedFamily, load_family, read_image
+from otelgpu.memory_limit import end_first
 from otelgpu.model.profiling import ProfileKind
 from otelgpu.processes.coverage import TLS, Inspection, Machine
 from otelgpu.processes.listing import list_processes
@@ -417,6 +418,7 @@ def check(pids: tuple[int, ...], container: str | None, as_json: bool, quick: bo
         raise click.UsageError("give processes (-p PID) or a container (--container ID)")
     if quick and (pids or container is not None):
         raise click.UsageError("--quick looks at no process: leave out -p and --container")
+    end_first()
     config = configure(options)
     if container is not None:
         pids = tuple(require_container(container))

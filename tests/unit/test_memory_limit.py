@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -140,3 +142,9 @@ def test_what_is_resident_is_what_the_kernel_says() -> None:
     status = Path("/proc/self/status").read_text()
     kib = int(status.split("VmRSS:")[1].split()[0])
     assert resident_bytes() == pytest.approx(kib << 10, rel=0.05)
+
+
+def test_who_visits_an_agents_container_ends_before_it() -> None:
+    says = "from otelgpu.memory_limit import end_first as f; f(); print(open('/proc/self/oom_score_adj').read())"
+    done = subprocess.run([sys.executable, "-c", says], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "1000"
