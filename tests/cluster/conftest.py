@@ -1,12 +1,20 @@
-"""A real node, or an API server alone; one at a time, as both listen where a cluster does."""
+"""A real node, on which nothing is left in the end, or an API server alone."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster.node import ApiServer, Cluster, missing_api_server, missing_cluster
+from tests.cluster.node import (
+    ApiServer,
+    Cluster,
+    kept_on,
+    missing_api_server,
+    missing_cluster,
+    wait_until,
+)
 
 
 @pytest.fixture(scope="package")
@@ -15,7 +23,10 @@ def cluster() -> Iterator[Cluster]:
         pytest.skip(missing)
     started = Cluster()
     try:
+        before, pinned = kept_on(started), os.listdir("/sys/fs/bpf")
         yield started
+        wait_until(lambda: kept_on(started) <= before, "nothing to be left on the node", 150)
+        assert os.listdir("/sys/fs/bpf") == pinned
     finally:
         started.stop()
 

@@ -3,10 +3,17 @@
 Images are those of tools/image.sh, handed to the node's containerd as files: nothing is pulled. The Collector's is made
 of the program that tools/backends.sh built. No kube-proxy and no DNS run: what a manifest reaches by a Service's name
 is reached by a pod's address here (:meth:`Cluster.pod_address`).
+
+Each has a network of its own where the tests are root. Of nodes one at a time on a machine, as all have the cgroup
+kubepods: who comes second waits. ``OTELGPU_CLUSTER=FOLDER`` names a node that is to be started there, or is up there
+already, and stays; for who works on the tests (``nsenter -n -t $(cat FOLDER/etcd.pid) kubectl …``;
+``tests/cluster/down.sh FOLDER`` ends it).
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -19,7 +26,9 @@ from typing import Any, ClassVar, Final, Literal
 
 from tests.backends.programs import CACHE as BACKENDS
 from tests.cluster.oci import write_image
+from tests.rig.bpf_objects import Kind, orphans
 from tests.rig.fakes import ROOT
+from tests.rig.isolation import own_network
 from tests.rig.llm_server import RigError
 from tests.rig.pods import CACHE as IMAGES
 from tests.rig.pods import missing_image
@@ -32,6 +41,7 @@ COLLECTOR_IMAGE: Final = "docker.io/otel/opentelemetry-collector-contrib:0.158.0
 BUSYBOX: Final = "docker.io/rig/busybox:1"
 NODE: Final = "node-a"
 _WAIT_S: Final = 120.0
+_LOCK: Final = Path("/run/otelgpu-cluster.lock")
 
 _LOAD: Final = (
     "import http.client, json, time\n"
@@ -72,15 +82,24 @@ class ApiServer:
     """etcd and the API server: objects are taken in or refused, and nothing acts on them."""
 
     PARTS: ClassVar[tuple[str, ...]] = ("api",)
+    KEPT: ClassVar[str | None] = None
 
     def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="otelgpu-rig-"))  # short: it has sockets
+        self._until_stopped = contextlib.ExitStack()
+        self.folder = Path(self.KEPT or tempfile.mkdtemp(prefix="otelgpu-rig-"))  # short: it has sockets
+        running = self.folder / "etcd.pid"
+        first = int(running.read_text()) if running.exists() else None
+        if os.geteuid() == 0:
+            self._until_stopped.enter_context(own_network(first))
+        if first is not None:
+            return
+        self.folder.mkdir(exist_ok=True)
         self.prepare()
         up: list[str | Path] = [HERE / "up.sh", self.folder, *self.PARTS]
         started = subprocess.run(up, capture_output=True, text=True, check=False)
         if started.returncode:
             logs = {log.name: log.read_text(errors="replace")[-2000:] for log in self.folder.glob("*.log")}
-            self.stop()
+            self._end()
             raise RigError(started.stderr + "".join(f"\n{name}: {end}" for name, end in logs.items()))
 
     def prepare(self) -> None:
@@ -88,6 +107,11 @@ class ApiServer:
 
     def stop(self) -> None:
         """End all of it, and forget it."""
+        if not self.KEPT:
+            self._end()
+        self._until_stopped.close()
+
+    def _end(self) -> None:
         subprocess.run([HERE / "down.sh", self.folder], check=False, timeout=240, capture_output=True)
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -142,9 +166,12 @@ class Cluster(ApiServer):
     """A node too."""
 
     PARTS = ()
+    KEPT = os.environ.get("OTELGPU_CLUSTER")
 
     def prepare(self) -> None:
-        """Save the images that it is to have."""
+        """Wait for who has a node; save the images that it is to have."""
+        lock = self._until_stopped.enter_context(_LOCK.open("w"))
+        fcntl.flock(lock, fcntl.LOCK_EX)
         (self.folder / "img").mkdir()
         podman = ["podman", "--root", str(IMAGES / "storage"), "--runroot", "/run/otelgpu-image"]
         names = {"localhost/otelgpu": IMAGE, "localhost/otelgpu-example-service": SERVICE_IMAGE}
@@ -176,6 +203,34 @@ def wait_until(holds: Callable[[], bool], what: str, limit_s: float = _WAIT_S) -
         if time.monotonic() > deadline:
             raise RigError(f"waited {limit_s:g} s for {what}")
         time.sleep(0.3)
+
+
+def left_on(cluster: Cluster) -> set[str]:
+    """Jobs and pods, and the containers that containerd runs."""
+    objects = {each["metadata"]["name"] for each in [*cluster.items("jobs"), *cluster.items("pods")]}
+    return objects | _ctr(cluster, "tasks")
+
+
+def unowned(before: set[tuple[Kind, int]]) -> set[tuple[Kind, int]]:
+    """Programs of BPF and links that have come since ``before`` and that no process has open: nobody will end them.
+
+    Not maps: of a map in a map nobody has the inner one open.
+    """
+    return {each for each in orphans(before) if each[0] in ("program", "link")}
+
+
+def kept_on(cluster: Cluster) -> set[str]:
+    """And what the kubelet has of each pod, for a minute after it has ended: containers, a folder, cgroups."""
+    cgroups = Path("/sys/fs/cgroup")  # version 2, or each controller's
+    folders = [*cgroups.glob("kubepods/**/pod*"), *cgroups.glob("*/kubepods/**/pod*")]
+    folders += (cluster.folder / "kubelet/pods").iterdir()
+    return left_on(cluster) | _ctr(cluster, "containers") | {each.name for each in folders}
+
+
+def _ctr(cluster: Cluster, what: str) -> set[str]:
+    listing = ["-a", str(cluster.folder / "ctd/c.sock"), "-n", "k8s.io", what, "ls", "-q"]
+    asked = subprocess.run([CACHE / "bin/ctr", *listing], capture_output=True, text=True, check=True)
+    return set(asked.stdout.split())
 
 
 def simple_pod(name: str, image: str, command: Sequence[str] = (), **spec: Any) -> dict[str, Any]:

@@ -72,6 +72,31 @@ def machine_network() -> Iterator[None]:
         os.close(own)
 
 
+@contextlib.contextmanager
+def own_network(of: int | None = None) -> Iterator[None]:
+    """A network of which only loopback is up, or that of the process ``of``, for the calling thread and what it starts.
+
+    Raises OSError where the kernel refuses.
+    """
+    before = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if of is None:
+            _call("unshare", _CLONE_NEWNET)
+            _loopback_up()
+        else:
+            its = os.open(f"/proc/{of}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                _call("setns", its, _CLONE_NEWNET)
+            finally:
+                os.close(its)
+        try:
+            yield
+        finally:
+            _call("setns", before, _CLONE_NEWNET)
+    finally:
+        os.close(before)
+
+
 def _copy_fakes() -> None:
     """Files in memory, which go with the worker, in the place of those that all have."""
     built = os.open(build_fakes(), os.O_PATH | os.O_CLOEXEC)
