@@ -145,6 +145,8 @@ def test_what_is_resident_is_what_the_kernel_says() -> None:
 
 
 def test_who_visits_an_agents_container_ends_before_it() -> None:
-    says = "from otelgpu.memory_limit import end_first as f; f(); print(open('/proc/self/oom_score_adj').read())"
+    says = (
+        "from otelgpu.memory_limit import end_first as f; f(); print(open('/proc/self/oom_score_adj').read())"
+    )
     done = subprocess.run([sys.executable, "-c", says], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "1000"
