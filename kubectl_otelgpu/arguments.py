@@ -11,6 +11,7 @@ from kubectl_otelgpu import __version__
 
 DEFAULT_IMAGE: Final = f"otelgpu:{__version__}"
 KINDS: Final = "cpu,python,offcpu,syscall,file,block,cuda,kernel,mem,nccl,verbs"
+DIAGNOSES: Final = ("ranks", "stall", "utilization", "memory")
 LONGEST_S: Final = 3600.0
 _UNITS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _QUANTITY: Final = re.compile(r"[1-9][0-9]*(?:Ki|Mi|Gi|k|M|G)?")
@@ -119,6 +120,27 @@ def parser() -> argparse.ArgumentParser:
     processes.add_argument("--node", action="append", default=[], help="look at this node; repeatable")
     processes.add_argument("--json", action="store_true", help="one JSON document")
 
+    diagnose = commands.add_parser(
+        "diagnose",
+        help="record all pods of a job side by side, and say which rank is slow, or what else is wrong",
+    )
+    diagnose.add_argument("job", nargs="?", metavar="JOB", help="a Job, PyTorchJob, JobSet or Volcano job")
+    diagnose.add_argument("-l", "--selector", help="instead of JOB: all pods with these labels")
+    diagnose.add_argument("-c", "--container", help="one of their containers")
+    diagnose.add_argument(
+        "--kind",
+        choices=DIAGNOSES,
+        default=DIAGNOSES[0],
+        help="what otelgpu diagnose is asked (default ranks)",
+    )
+    diagnose.add_argument(
+        "-d", "--duration", default=60.0, type=duration, metavar="TIME", help="30, 90s, 5m (60 s)"
+    )
+    diagnose.add_argument(
+        "-o", "--output", type=Path, metavar="FOLDER", help="for recordings and pages (default JOB-KIND)"
+    )
+    diagnose.add_argument("--force", action="store_true", help="overwrite files that are there")
+
     deploy = commands.add_parser("deploy", help="have otelgpu on a node for a while, to work with by hand")
     _target(deploy)
     deploy.add_argument("--node", help="instead of POD: a node")
@@ -132,8 +154,8 @@ def parser() -> argparse.ArgumentParser:
     delete = commands.add_parser("delete", help="delete what deploy made")
     delete.add_argument("name", metavar="NAME", help="as deploy printed it")
 
-    for each in (profile, trace, check, processes, deploy):
+    for each in (profile, trace, check, processes, diagnose, deploy):
         _job(each)
-    for each in (profile, trace, check, processes, deploy, execute, delete):
+    for each in (profile, trace, check, processes, diagnose, deploy, execute, delete):
         _cluster(each)
     return top

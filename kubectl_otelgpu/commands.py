@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import getpass
 import signal
-import socket
-import sys
 import threading
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -18,50 +13,23 @@ from typing import Final
 from kubectl_otelgpu import environment
 from kubectl_otelgpu.arguments import parser
 from kubectl_otelgpu.client import Client
+from kubectl_otelgpu.diagnosis import diagnose
 from kubectl_otelgpu.faults import Fault, Interrupted, no_gpu_work
-from kubectl_otelgpu.job import FOLDER, PROGRAM, Order, new_name
+from kubectl_otelgpu.job import FOLDER, PROGRAM, new_name
 from kubectl_otelgpu.listing import list_processes
+from kubectl_otelgpu.members import MOST_PODS
 from kubectl_otelgpu.observation import Observation, Say, discard
+from kubectl_otelgpu.side_by_side import fetch_all, for_each, observing, order, report, say
 from kubectl_otelgpu.target import Target, target_of
 
 INTERRUPTED: Final = 130
-_MOST_PODS: Final = 64
 _CHECK_S: Final = 60.0
-
-
-def say(line: str) -> None:
-    """What happens, for who waits: standard output is for results."""
-    print(line, file=sys.stderr, flush=True)
 
 
 def connection(options: Namespace) -> list[str]:
     """What ``kubectl`` is told of the cluster."""
     given = {"--context": options.context, "--kubeconfig": options.kubeconfig}
     return [f"{name}={value}" for name, value in given.items() if value]
-
-
-def order(
-    options: Namespace, command: str, arguments: Sequence[str], seconds: float, results: tuple[str, ...] = ()
-) -> Order:
-    """A Job, by what was typed."""
-    return Order(
-        command=command,
-        arguments=arguments,
-        seconds=seconds,
-        image=options.image,
-        memory_request=options.memory_request,
-        memory_limit=options.memory_limit,
-        ttl=options.ttl,
-        requested_by=_who()[:200],
-        results=results,
-    )
-
-
-def _who() -> str:
-    try:
-        return f"{getpass.getuser()}@{socket.gethostname()}"
-    except (KeyError, OSError):
-        return socket.gethostname()
 
 
 def find_targets(client: Client, options: Namespace, namespace: str) -> list[Target]:
@@ -74,8 +42,8 @@ def find_targets(client: Client, options: Namespace, namespace: str) -> list[Tar
     pods = client.items("pods", namespace, "-l", selector, "--field-selector", "status.phase=Running")
     if not pods:
         raise Fault(f"no pod runs in namespace {namespace} with labels {selector}")
-    if len(pods) > _MOST_PODS:
-        raise Fault(f"{len(pods)} pods have labels {selector}: {_MOST_PODS} at most are observed at once")
+    if len(pods) > MOST_PODS:
+        raise Fault(f"{len(pods)} pods have labels {selector}: {MOST_PODS} at most are observed at once")
     return [target_of(pod, options.container) for pod in pods]
 
 
@@ -107,28 +75,6 @@ def ending(path: Path) -> str:
     return end
 
 
-def for_each(targets: Sequence[Target], act: Callable[[Target, Say], None], stop: threading.Event) -> int:
-    """One after the other begins, all go on side by side; the exit code. With several, lines name their pod."""
-    if len(targets) == 1:
-        act(targets[0], say)
-        return 0
-
-    def one(target: Target) -> Fault | None:
-        try:
-            act(target, lambda line: say(f"{target.pod}: {line}"))
-        except Fault as fault:
-            if not isinstance(fault, Interrupted):
-                report(fault, f"{target.pod}: ")
-            return fault
-        return None
-
-    with ThreadPoolExecutor(len(targets)) as workers:
-        faults = list(workers.map(one, targets))
-    if stop.is_set():
-        raise Interrupted
-    return 1 if any(faults) else 0
-
-
 def profile(client: Client, options: Namespace, stop: threading.Event) -> int:
     """``kubectl otelgpu profile``."""
     namespace = options.namespace or client.namespace()
@@ -143,13 +89,13 @@ def profile(client: Client, options: Namespace, stop: threading.Event) -> int:
         for name in results:
             arguments += ["-o", f"{FOLDER}/{name}"]
         wanted = order(options, "profile", arguments, options.duration, tuple(results))
-        with _observing(client, options, job, target, wanted, tell, stop) as observation:
+        with observing(client, options, job, target, wanted, tell, stop) as observation:
             if no_gpu_work(options.type, observation.log):
                 tell(
                     f"no GPU work was seen: no process of container {target.container} uses a GPU, or none did; "
                     f"kubectl otelgpu check {target.pod} says what is visible"
                 )
-            _fetch(observation, results, tell)
+            fetch_all(observation, results, tell)
 
     return for_each(targets, act, stop)
 
@@ -171,40 +117,13 @@ def trace(client: Client, options: Namespace, stop: threading.Event) -> int:
             arguments += ["--export", destination]
         results = {f"{job}{ending(path)}": path for path in files[target.uid]}
         wanted = order(options, "trace", arguments, options.duration, tuple(results))
-        with _observing(client, options, job, target, wanted, tell, stop) as observation:
+        with observing(client, options, job, target, wanted, tell, stop) as observation:
             for name in results:
                 if name.endswith(".html"):
                     observation.execute(PROGRAM, "view", lines, "-o", f"{FOLDER}/{name}", "--no-open")
-            _fetch(observation, results, tell)
+            fetch_all(observation, results, tell)
 
     return for_each(targets, act, stop)
-
-
-@contextmanager
-def _observing(
-    client: Client,
-    options: Namespace,
-    job: str,
-    target: Target,
-    wanted: Order,
-    tell: Say,
-    stop: threading.Event,
-) -> Iterator[Observation]:
-    """The Job, once otelgpu has ended well in it, until the end of the block."""
-    if target.note:
-        tell(target.note)
-    made_in = options.job_namespace or target.namespace
-    with Observation(client, job, target, wanted, made_in, tell, stop) as observation:
-        observation.run()
-        observation.note_change()
-        yield observation
-
-
-def _fetch(observation: Observation, files: Mapping[str, Path], tell: Say) -> None:
-    """``files``: by their names in the pod."""
-    for name, local in files.items():
-        size = observation.fetch(name, local)
-        tell(f"{local}: {size:,} bytes, SHA-256 as in the pod")
 
 
 def check(client: Client, options: Namespace, stop: threading.Event) -> int:
@@ -247,16 +166,10 @@ _COMMANDS: Final = {
     "trace": trace,
     "check": check,
     "ps": ps,
+    "diagnose": diagnose,
     "deploy": deploy,
     "delete": delete,
 }
-
-
-def report(fault: Fault, before: str = "") -> None:
-    """An error, and on a line of its own what to do."""
-    say(f"error: {before}{fault.message}")
-    if fault.hint:
-        say(f"       {fault.hint}")
 
 
 def _stopping() -> threading.Event:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from kubectl_otelgpu import __version__
@@ -53,7 +54,8 @@ class Order(NamedTuple):
     """What a Job is to do.
 
     ``seconds``: how long it observes; ``ttl``: how long it stays when it has finished; ``results``: names of files in
-    :data:`FOLDER`, with the Job's name in each; ``waits``: it runs nothing, and is root, so that others' commands can.
+    :data:`FOLDER`, with the Job's name in each; ``waits``: it runs nothing, and is root, so that others' commands can;
+    ``variables``: settings that are no options of its command.
     """
 
     command: str
@@ -66,6 +68,7 @@ class Order(NamedTuple):
     requested_by: str
     results: tuple[str, ...] = ()
     waits: bool = False
+    variables: Mapping[str, str] = MappingProxyType({})
 
 
 def new_name(command: str) -> str:
@@ -139,6 +142,7 @@ def _observer(order: Order) -> dict[str, Any]:
         "image": order.image,
         "command": ["/bin/sh", "-c", _WAIT, str(int(order.seconds))] if order.waits else [PROGRAM],
         "args": list(order.arguments),
+        "env": [{"name": name, "value": value} for name, value in order.variables.items()],
         "workingDir": FOLDER,
         "resources": _resources("50m", order.memory_request, order.memory_limit),
         "securityContext": _security(CAPABILITIES),

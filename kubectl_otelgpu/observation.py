@@ -56,6 +56,7 @@ class Observation:
         self.name = name
         self.pod = ""
         self.log: list[str] = []
+        self.lasted = ("", "")  # when otelgpu's container began and ended, as the API server writes it
         self._client, self._target, self._order = client, target, order
         self._namespace, self._say, self._stop = namespace, say, stop
         self._unreachable_since: float | None = None
@@ -90,6 +91,7 @@ class Observation:
         follower.start()
         terminated = self._await_end()
         follower.join(10)
+        self.lasted = terminated.get("startedAt") or "", terminated.get("finishedAt") or ""
         if fault := of_exit(terminated, "\n".join(self.log), self._order.memory_limit):
             raise fault
 

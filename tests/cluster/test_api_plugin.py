@@ -173,6 +173,19 @@ def test_the_job_that_is_made_is_what_was_asked_for(server: ApiServer, hand: Han
     assert "ab" * 32 in spec["template"]["spec"]["containers"][0]["args"]
 
 
+def test_a_job_of_which_no_recording_came_names_its_pods_and_leaves_nothing(
+    server: ApiServer, hand: Hand, tmp_path: Path
+) -> None:
+    server.kubectl("label", "pod", "llm-server-1", "-n", SERVING, "job-name=train", "--overwrite")
+    hand.state = waiting("ErrImageNeverPull", "not present")
+    done = Plugin(server, tmp_path).run("diagnose", "train", *TARGET[1:], "-d", "5")
+    assert done.returncode == 1
+    assert "nothing was recorded: llm-server-1: node node-a cannot get the image" in done.stderr
+    assert [each.name for each in tmp_path.iterdir()] == ["kubectl-otelgpu"]
+    (job,) = hand.jobs
+    assert job["spec"]["template"]["spec"]["containers"][0]["args"][0] == "agent"
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -75,7 +75,9 @@ class FakeCluster:
             "breaks": [],
             "lost_packs": 0,
             "fails": {},
+            "verdict": "",
         }
+        self.environment: dict[str, str] = {}
         kubectl = folder / "kubectl"
         kubectl.write_text(
             f"#!{sys.executable} -IS\n{(Path(__file__).parent / 'fake_kubectl.py').read_text()}"
@@ -92,6 +94,7 @@ class FakeCluster:
             PROGRAM_VARIABLE: str(self.folder / "kubectl"),
             "FAKE_CLUSTER": str(self.folder / "cluster"),
             "PYTHONPATH": str(ROOT),
+            **self.environment,
         }
         return subprocess.Popen(
             [sys.executable, "-m", "kubectl_otelgpu", *arguments],

@@ -74,6 +74,8 @@ def execute(command: list[str]) -> None:
         broken = SCENARIO["breaks"]
         end = broken[turn("tail")] if turn("tails") < len(broken) else len(packed)
         sys.stdout.buffer.write(packed[begin:end])
+    elif "diagnose" in command:
+        print(SCENARIO["verdict"])
     else:
         print("done")
 
