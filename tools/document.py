@@ -39,7 +39,7 @@ from otelgpu.kernel.privileges.capabilities import NEEDS, Capability, Need
 from otelgpu.model.exchange import UNKNOWN_ENDPOINT, Exchange, Role
 from otelgpu.render.format import FORMATS
 from otelgpu.store import reasons, tables
-from tools import dashboards, diagnosis, man_pages
+from tools import chart_values, dashboards, diagnosis, man_pages
 from tools.cuda_calls import rows as calls
 from tools.examples import exchanges_reported, full_exchange, reported, step_attributes
 from tools.loss_reasons import export_reasons, printed
@@ -428,6 +428,7 @@ REGIONS: Final[Mapping[str, Callable[[], str]]] = {
     "command metrics": command_metrics,
     "reloaded settings": reloaded,
     "alerts": alerts,
+    "chart values": chart_values.values,
     "buckets": common_buckets,
     "losses": common_losses,
     "export losses": export_losses,

@@ -17,7 +17,7 @@ TESTED_BY = {
     "grafana/dashboards/*.json": "tests/deploy/test_dashboards.py tests/backends/test_dashboards.py",
     "grafana/provisioning/*/*.yaml": "tests/deploy/test_compose.py",
     "grafana/*.yaml": "tests/deploy/test_compose.py",
-    "helm/**": "tests/deploy/test_chart.py",
+    "helm/**": "tests/deploy/test_chart.py tests/deploy/test_chart_values.py tests/deploy/test_prometheus_operator.py",
     "kubernetes/*.yaml": "tests/deploy/test_kubernetes.py",
     "krew/otelgpu.yaml": "tests/unit/kubectl/test_plugin.py",
     "otelgpu.yaml": "tests/deploy/test_systemd.py",

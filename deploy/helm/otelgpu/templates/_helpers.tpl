@@ -53,6 +53,16 @@ httpGet:
   port: {{ .port }}
 {{- end }}
 
+{{- /* How often a monitor of the Prometheus operator asks; without, as that Prometheus does. */ -}}
+{{- define "otelgpu.scrape" -}}
+{{- with .interval }}
+interval: {{ . }}
+{{- end }}
+{{- with .scrapeTimeout }}
+scrapeTimeout: {{ . }}
+{{- end }}
+{{- end }}
+
 {{- /* The agent's container, without the name of its port's probes: .port */ -}}
 {{- define "otelgpu.agent" -}}
 image: {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
