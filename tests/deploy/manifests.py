@@ -51,13 +51,20 @@ class HelmError(Exception):
     """Helm refused; what it printed."""
 
 
-def render(mode: str, *options: str, collector: bool = True, chart: Path = CHART) -> Objects:
-    """The chart's objects, with the Collector's files of the repository unless ``collector`` is false."""
+def collector_files(mode: str) -> list[str]:
+    """Options of Helm: the Collector's files of the repository."""
     files = {
         "config": COLLECTOR_CONFIG / f"{mode}.yaml",
         "backend": COLLECTOR_CONFIG / "backends/jaeger.yaml",
     }
-    given = [f"--set-file=collector.{key}={path}" for key, path in files.items()] if collector else []
+    return [f"--set-file=collector.{key}={path}" for key, path in files.items()]
+
+
+def render(
+    mode: str, *options: str, collector: bool = True, chart: Path = CHART, tests: bool = False
+) -> Objects:
+    """The chart's objects, or those of its ``tests``; with the Collector's files unless ``collector`` is false."""
+    given = collector_files(mode) if collector else []
     command = [
         str(HELM),
         "template",
@@ -75,7 +82,13 @@ def render(mode: str, *options: str, collector: bool = True, chart: Path = CHART
     )
     if done.returncode:
         raise HelmError(done.stderr)
-    return read_objects(done.stdout)
+    found = read_objects(done.stdout)
+    return {key: each for key, each in found.items() if is_of_test(each) == tests}
+
+
+def is_of_test(each: Object) -> bool:
+    """Whether Helm makes it for ``helm test`` alone."""
+    return bool(each["metadata"].get("annotations", {}).get("helm.sh/hook") == "test")
 
 
 def differences(one: Any, other: Any, path: str = "") -> Iterator[str]:

@@ -93,7 +93,7 @@ def test_groups_have_no_other_members() -> None:
 
 
 def test_each_value_is_used_and_each_that_is_used_is_there() -> None:
-    text = "\n".join(path.read_text() for path in sorted((CHART / "templates").iterdir()))
+    text = "\n".join(path.read_text() for path in sorted((CHART / "templates").rglob("*.*")))
     known = set(paths(defaults()))
     used = {found.rstrip(".") for found in re.findall(r"\.Values\.([\w.]+)", text)}
     assert {path for path in used if path not in known} == set()

@@ -17,7 +17,8 @@ TESTED_BY = {
     "grafana/dashboards/*.json": "tests/deploy/test_dashboards.py tests/backends/test_dashboards.py",
     "grafana/provisioning/*/*.yaml": "tests/deploy/test_compose.py",
     "grafana/*.yaml": "tests/deploy/test_compose.py",
-    "helm/**": "tests/deploy/test_chart.py tests/deploy/test_chart_values.py tests/deploy/test_prometheus_operator.py",
+    "helm/**": "tests/deploy/test_chart.py tests/deploy/test_chart_values.py tests/deploy/test_prometheus_operator.py "
+    "tests/deploy/test_chart_request.py tests/backends/test_chart_request.py tests/cluster/test_api_helm.py",
     "kubernetes/*.yaml": "tests/deploy/test_kubernetes.py",
     "krew/otelgpu.yaml": "tests/unit/kubectl/test_plugin.py",
     "otelgpu.yaml": "tests/deploy/test_systemd.py",
@@ -51,6 +52,6 @@ def test_documentation_names_each_file() -> None:
     unnamed = [
         path.name
         for path in files()
-        if path.parent.name != "templates" and not re.search(re.escape(path.name), text)
+        if "templates" not in path.parts and not re.search(re.escape(path.name), text)
     ]
     assert unnamed == []

@@ -20,6 +20,17 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 {{- end }}
 
+{{- define "otelgpu.image" -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end }}
+
+{{- /* What is there while helm test runs: .weight, by which it is made */ -}}
+{{- define "otelgpu.test" -}}
+helm.sh/hook: test
+helm.sh/hook-weight: {{ .weight | quote }}
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end }}
+
 {{- define "otelgpu.pod" -}}
 {{- with .Values.imagePullSecrets }}
 imagePullSecrets:
@@ -65,7 +76,7 @@ scrapeTimeout: {{ . }}
 
 {{- /* The agent's container, without the name of its port's probes: .port */ -}}
 {{- define "otelgpu.agent" -}}
-image: {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+image: {{ include "otelgpu.image" . }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
 args: [agent, --config, /etc/otelgpu/config.yaml]
 env:

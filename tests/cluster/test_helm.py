@@ -1,0 +1,58 @@
+"""The chart on a real node: installed by a real Helm, its agents observe, and ``helm test`` finds what it sent delivered.
+
+No kube-proxy and no DNS run on it: the Collector is told where the API server is, the agents where the Collector is,
+and the test where its node's agent is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.cluster.helm import NAMESPACE, RELEASE, Helm
+from tests.cluster.node import Cluster, wait_until
+from tests.cluster.test_deploy import AGENT, API_SERVER, BACKEND, COLLECTOR, pod_of
+from tests.deploy.manifests import CHART, HelmError, missing_helm
+
+pytestmark = pytest.mark.skipif(missing_helm() is not None, reason=str(missing_helm()))
+
+
+@pytest.fixture(scope="module")
+def installed(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Helm]:
+    """The chart as the manual installs it, and afterwards no pod of it."""
+    cluster.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--timeout=120s")
+    cluster.kubectl("delete", "clusterrole,clusterrolebinding", "otelgpu-collector", "--ignore-not-found")
+    cluster.namespace(NAMESPACE, "privileged")
+    folder: Path = tmp_path_factory.mktemp("helm")
+    (folder / "backend.yaml").write_text(yaml.safe_dump(BACKEND))
+    (folder / "values.yaml").write_text(yaml.safe_dump({"collector": {"env": API_SERVER}}))
+    helm = Helm(cluster, folder)
+    given = (f"--values={folder / 'values.yaml'}", f"--set-file=collector.backend={folder / 'backend.yaml'}")
+    helm.put("install", *given)
+    collector = pod_of(cluster, NAMESPACE, COLLECTOR)["status"]["podIP"]
+    given = (*given, f"--set=endpoint=http://{collector}:4317")
+    helm.put("upgrade", *given)
+    cluster.kubectl("-n", NAMESPACE, "rollout", "status", "daemonset/otelgpu", "--timeout=110s")
+    agent = pod_of(cluster, NAMESPACE, AGENT)["status"]["podIP"]
+    helm.put("upgrade", *given, f"--set=test.agent=http://{agent}:13134")
+    yield helm
+    helm("uninstall", RELEASE)
+    wait_until(lambda: cluster.items("pods", "-n", NAMESPACE) == [], "the chart's pods to be gone")
+
+
+def test_helm_test_finds_that_its_requests_were_delivered(installed: Helm) -> None:
+    printed = installed("test", RELEASE, "--timeout=150s", "--logs")
+    assert "Phase:          Succeeded" in printed
+    assert "found: the agent delivered " in printed
+
+
+def test_helm_test_says_what_does_not_answer(installed: Helm) -> None:
+    installed(
+        "upgrade", RELEASE, CHART, "--reuse-values",
+        "--set=test.agent=http://127.0.0.1:9", "--set=test.timeoutSeconds=10",
+    )  # fmt: skip
+    with pytest.raises(HelmError, match="otelgpu-test"):
+        installed("test", RELEASE, "--timeout=150s")
