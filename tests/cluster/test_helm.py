@@ -1,4 +1,4 @@
-"""The chart on a real node: installed by a real Helm, its agents observe, and ``helm test`` finds what it sent delivered.
+"""The chart on a real node: a real Helm installs it, its agents observe, ``helm test`` finds what it sent delivered.
 
 No kube-proxy and no DNS run on it: the Collector is told where the API server is, the agents where the Collector is,
 and the test where its node's agent is.
