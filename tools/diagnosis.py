@@ -25,6 +25,7 @@ from otelgpu.diagnose.ranks import (
     communication,
     facts,
     hangs,
+    marks,
     missing,
     peers,
     replay,
@@ -46,7 +47,7 @@ from otelgpu.topology.affinity import WORDS
 from otelgpu.topology.graph import KINDS
 from tools.markdown import code, table
 
-RULES = (workers, peers, communication, stages, batches, slowdowns, hangs, missing, replay, facts)
+RULES = (workers, peers, communication, stages, batches, slowdowns, hangs, missing, replay, facts, marks)
 
 STALL_RULES = (gaps, rhythm, critical, processor, compiling, holders, diagnosis)
 

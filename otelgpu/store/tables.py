@@ -27,6 +27,10 @@ KINDS: Final = {
 }
 """The values of ``ops.kind``."""
 
+CHECKPOINT: Final = "checkpoint"
+EVALUATION: Final = "evaluation"
+"""``ops.name`` of a ``step`` in which its rank did that beside training."""
+
 OWN_KINDS: Final = ("compute", "copy", "input", "file", "host")
 """Kinds whose time is the rank's own."""
 
@@ -60,7 +64,11 @@ OPS: Final = (
     Column(name="unit", type="BIGINT", default="0", text="Microbatch in the step, from 0."),
     Column(name="kind", type="VARCHAR", text="What the time is of: see below."),
     Column(
-        name="name", type="VARCHAR", default="''", text="The operation: a kernel, a function, a collective."
+        name="name",
+        type="VARCHAR",
+        default="''",
+        text="The operation: a kernel, a function, a collective. "
+        f"Of a `step`: `{CHECKPOINT}` or `{EVALUATION}` where its rank did that in it.",
     ),
     Column(name="grp", type="VARCHAR", default="''", text="Of `coll` and `p2p`: the communicator."),
     Column(

@@ -46,7 +46,7 @@ def test_the_document_is_the_contract(slow: Path) -> None:
     result = invoke(slow, "--json")
     assert result.exit_code == 3, result.output
     report = json.loads(result.output)
-    assert set(report) == {"verdicts", "known", "input", "limits"}
+    assert set(report) == {"verdicts", "marked", "known", "input", "limits"}
     assert report["input"] == {"ranks": 4, "steps": 40, "hosts": 2, "rejected": {}}
     (verdict,) = report["verdicts"]
     fault = simulate("slow compute", 4, SHAPE).fault

@@ -22,7 +22,8 @@ from otelgpu.diagnose.ranks.replay import replay_of
 from otelgpu.diagnose.ranks.slowdowns import global_slowdown
 from otelgpu.diagnose.ranks.stages import uneven_stages
 from otelgpu.diagnose.ranks.step_links import with_links
-from otelgpu.diagnose.ranks.verdicts import INCONCLUSIVE, InputSummary, RanksReport, RankVerdict
+from otelgpu.diagnose.ranks.verdicts import INCONCLUSIVE, InputSummary, MarkedSteps, RanksReport, RankVerdict
+from otelgpu.diagnose.ranks.wording import milliseconds, numbered
 from otelgpu.diagnose.ranks.workers import slow_ranks
 from otelgpu.diagnose.rules.matching import in_evidence
 from otelgpu.diagnose.rules.rule import Rule
@@ -44,6 +45,7 @@ def report_on(
     seen = observations(query("observations"))
     return RanksReport(
         verdicts=[with_links(with_coincidences(_timed(facts, each), seen), query) for each in verdicts],
+        marked=facts.marked,
         known=in_evidence(rules, seen),
         input=InputSummary(
             ranks=len(facts.host_of),
@@ -89,7 +91,7 @@ def _order(verdict: RankVerdict) -> float:
 
 
 def _limits(facts: Facts) -> list[str]:
-    limits = []
+    limits = [_uncompared(each) for each in facts.marked]
     if "compute" not in facts.kinds:
         limits.append("no device time: slow computing cannot be told")
     if not facts.groups:
@@ -109,3 +111,12 @@ def _limits(facts: Facts) -> list[str]:
             f"{len(alone)} roles have one rank: whether it or its role is slow cannot be told, only that it changed"
         )
     return limits
+
+
+def _uncompared(marked: MarkedSteps) -> str:
+    """What these steps cost is said though no rank is slow for it."""
+    steps = "1 step" if marked.steps == 1 else f"{marked.steps} steps"
+    return (
+        f"{marked.kind} in {steps} ({numbered(marked.ranks)}): compared with no others; together "
+        f"{milliseconds(marked.seconds)} longer than they would take, {marked.share:.1%} of the time"
+    )

@@ -1,6 +1,6 @@
 """What the queries found, as arrays over (step, rank): the only thing that the rules look at. Pure.
 
-In: the results of ``ranks``, ``own_time``, ``groups`` and ``transfers``, as columns. Out: `Facts`.
+In: the results of ``ranks``, ``own_time``, ``step_marks``, ``groups`` and ``transfers``, as columns. Out: `Facts`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
+from otelgpu.diagnose.ranks.marks import Marks
 from otelgpu.diagnose.ranks.pipeline_places import stages_of
+from otelgpu.diagnose.ranks.verdicts import MarkedSteps
 
 F64 = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.intp]
@@ -40,7 +42,8 @@ REPEATED: Final = 3.0
 class Group(Struct, frozen=True, kw_only=True):
     """``transfer_s``: of each step, what its calls took once all had come; NaN: not seen of all members.
 
-    ``waited_s``: of all members together. ``came_last``: how often each of ``ranks`` was the last, of ``calls``.
+    ``waited_s``: of all members together; NaN too where any rank did something beside training.
+    ``came_last``: how often each of ``ranks`` was the last, of ``calls``.
     """
 
     name: str
@@ -56,6 +59,9 @@ class Group(Struct, frozen=True, kw_only=True):
 
 class Facts(Struct, frozen=True, kw_only=True):
     """S steps of R ranks. ``own``: (kind of `OWN`, step, rank), seconds; NaN where the rank was not seen in the step.
+
+    A rank is taken as not seen where it did something beside training (``marked``), and a step in which most did so is
+    none of these.
 
     ``moved``: bytes that were copied to or read for a step: how large its batch was; 0: not known. ``step_s``: what a
     step took by the rank's clock; ``begin_s`` and ``end_s``: of each step, the medians of the ranks' clocks. ``leads``:
@@ -81,6 +87,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     calls: Columns
     host_of: Mapping[int, str]
     limits: Sequence[str]
+    marked: Sequence[MarkedSteps]
 
     @property
     def units(self) -> int:
@@ -104,7 +111,10 @@ def gather(query: Query) -> Facts:
     ranks = np.unique(times["rank"]).astype(np.int64)
     steps = np.unique(times["step"]).astype(np.int64)
     cube = _Cube(times, steps, ranks)
-    kept = cube.seen.mean(axis=1) >= LEAST_RANKS if len(ranks) else np.zeros(0, dtype=np.bool_)
+    marks = Marks(query("step_marks"), cube.seen, steps, ranks)
+    beside = marks.cells(cube.seen)
+    trained = cube.seen & ~beside
+    kept = trained.mean(axis=1) >= LEAST_RANKS if len(ranks) else np.zeros(0, dtype=np.bool_)
     row = {int(rank): place for place, rank in enumerate(places["rank"])}
     of = [row[int(rank)] for rank in ranks]
     limits = _limits(places, of, ranks)
@@ -114,10 +124,12 @@ def gather(query: Query) -> Facts:
         limits.append(
             f"{int(repeated.sum())} steps were left out that a rank did more than once (ranks {names})"
         )
-    lost = ~cube.seen | repeated
+    marked = marks.costs(nanmedian(step_s, axis=1))
+    limits += marks.limits()
+    lost = ~trained | repeated
     own = np.stack([np.where(lost, np.nan, cube.seconds(kind)) for kind in OWN])
     moved = np.where(lost, 0.0, cube.moved())
-    groups = _groups(calls, query("transfers"), steps, ranks, kept)
+    groups = _groups(calls, query("transfers"), steps, ranks, kept, np.asarray(~beside.any(axis=1)))
     roles, lanes = _roles_and_lanes(places, of, groups)
     compute_units = _units(
         query, int(times["last_unit"].max(initial=0)) + 1, own[COMPUTE], steps, ranks, groups
@@ -140,6 +152,7 @@ def gather(query: Query) -> Facts:
         calls=calls,
         host_of={int(rank): str(host) for rank, host in zip(places["rank"], places["host"], strict=True)},
         limits=limits,
+        marked=marked,
     )
 
 
@@ -269,6 +282,7 @@ def _groups(
     steps: npt.NDArray[np.int64],
     ranks: npt.NDArray[np.int64],
     kept: Flags,
+    plain: Flags,
 ) -> list[Group]:
     """A group of one rank tells nothing and is left out."""
     names = members["grp"].astype(str) + _BETWEEN + members["kind"].astype(str)
@@ -286,7 +300,7 @@ def _groups(
         if len(mine) < 2 or not len(rows):
             continue
         name, _, kind = key.rpartition(_BETWEEN)
-        found.append(_group(name, kind, (members, mine), (transfers, rows), steps, ranks, kept))
+        found.append(_group(name, kind, (members, mine), (transfers, rows), steps, ranks, kept, plain))
     return found
 
 
@@ -298,6 +312,7 @@ def _group(
     steps: npt.NDArray[np.int64],
     ranks: npt.NDArray[np.int64],
     kept: Flags,
+    plain: Flags,
 ) -> Group:
     who = np.searchsorted(ranks, np.sort(members[0]["rank"][members[1]]))
     rows = {key: values[transfers[1]] for key, values in transfers[0].items()}
@@ -320,6 +335,6 @@ def _group(
         calls_per_step=calls / max(1, len(np.unique(at))),
         calls=calls,
         transfer_s=np.where(seen, transfer, np.nan)[kept],
-        waited_s=np.where(seen, waited, np.nan)[kept],
+        waited_s=np.where(seen & plain, waited, np.nan)[kept],
         came_last=last[who],
     )

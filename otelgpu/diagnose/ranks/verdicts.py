@@ -91,6 +91,19 @@ class RankVerdict(Struct, frozen=True, kw_only=True):
     next: str
 
 
+class MarkedSteps(Struct, frozen=True, kw_only=True):
+    """Steps in which ranks did something beside training: ``kind`` is ``checkpoint`` or ``evaluation``.
+
+    ``seconds``: what they take longer than the median of the others, together; ``share`` of the run's time.
+    """
+
+    kind: str
+    ranks: Sequence[int]
+    steps: int
+    seconds: float
+    share: float
+
+
 class InputSummary(Struct, frozen=True, kw_only=True):
     """What was looked at."""
 
@@ -103,10 +116,12 @@ class InputSummary(Struct, frozen=True, kw_only=True):
 class RanksReport(Struct, frozen=True, kw_only=True):
     """The document. ``limits``: what could not be told from this input.
 
-    ``known``: problems that the evidence shows, whether a rank is slow or not.
+    ``known``: problems that the evidence shows, whether a rank is slow or not. ``marked``: steps that are compared with
+    no others.
     """
 
     verdicts: Sequence[RankVerdict]
+    marked: Sequence[MarkedSteps] = ()
     known: Sequence[KnownProblem] = ()
     input: InputSummary
     limits: Sequence[str]

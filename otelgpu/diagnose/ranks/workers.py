@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from otelgpu.diagnose.ranks.facts import COMPUTE, F64, OWN, Codes, Facts, Flags, nanmedian
-from otelgpu.diagnose.ranks.peers import NORMAL, SMOOTHED, Compared, running_median, runs
+from otelgpu.diagnose.ranks.peers import NORMAL, SMOOTHED, Compared, median_of_others, running_median, runs
 from otelgpu.diagnose.ranks.replay import Replay
 from otelgpu.diagnose.ranks.verdicts import MIXED, SLOW_HOST, SLOW_WORKER, Evidence, RankVerdict
 from otelgpu.diagnose.ranks.wording import cost_of, extent, milliseconds, places
@@ -32,7 +32,7 @@ LEAST_PAUSES: Final = 4
 MORE_PAUSES: Final = 4.0
 """Standard deviations (of a count, and one) that a rank has more of them than the others: every rank has some."""
 MANY_PAUSES: Final = 0.1
-"""Share of a rank's steps from which on it does not matter what the others have, as long as most of them have less."""
+"""Share of a rank's steps from which on it does not matter that others have as many, where most of them have less."""
 PERSISTENT: Final = 0.8
 """Share of the steps from which on a fault is called persistent."""
 COVERED: Final = 0.8
@@ -119,7 +119,8 @@ def _paused(facts: Facts, compared: Compared) -> Flags:
     count = flags.sum(axis=0)
     others = (count.sum() - count) / max(1, len(count) - 1)
     is_more = count > others + MORE_PAUSES * np.sqrt(others + 1)
-    is_many = count >= MANY_PAUSES * len(flags)
+    usual = np.nan_to_num(median_of_others(count.astype(np.float64)))
+    is_many = (count >= MANY_PAUSES * len(flags)) & (count > usual + MORE_PAUSES * np.sqrt(usual + 1))
     if is_many.mean() > 0.5:  # a busy machine's: no rank is unlike the others
         is_many[:] = False
     flags[:, (count < LEAST_PAUSES) | ~(is_more | is_many)] = False

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from tests.rig.jobs.faults import FAULTS, Fault
+from tests.rig.jobs.routines import ROUTINES
 from tests.rig.jobs.schedule import Timeline, run
 from tests.rig.jobs.shape import F64, Shape, draw
 
@@ -20,7 +22,7 @@ _OF_GROUPS: Final = {"one link"}
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """``saved_s``: of each step, what it would take less without the fault."""
+    """``saved_s``: of each step, what it would take less without the fault. ``marks``: as of a routine; None: none."""
 
     name: str
     seed: int
@@ -29,6 +31,7 @@ class Job:
     timeline: Timeline
     saved_s: F64
     length: F64  # of units: (step, replica, unit), in normal ones
+    marks: npt.NDArray[Any] | None = None
 
     @property
     def share(self) -> float:
@@ -39,12 +42,13 @@ class Job:
 
 
 def simulate(name: str, seed: int, shape: Shape | None = None) -> Job:
-    """``name``: one of `FAULTS`, or `HEALTHY`. Without a ``shape`` the seed draws one in which the fault can be."""
+    """``name``: one of `FAULTS` or `ROUTINES`, or `HEALTHY`. Without a ``shape`` the seed draws one for it."""
     rng = np.random.default_rng([seed, *name.encode()])
     shape = shape or draw_shape(name, rng)
     work = draw(shape, rng)
-    if name == HEALTHY:
-        timeline = run(shape, work)
+    if name == HEALTHY or name in ROUTINES:
+        routine = ROUTINES[name](shape, work, rng) if name in ROUTINES else None
+        timeline = run(shape, work if routine is None else routine.work)
         return Job(
             name=name,
             seed=seed,
@@ -53,6 +57,7 @@ def simulate(name: str, seed: int, shape: Shape | None = None) -> Job:
             timeline=timeline,
             saved_s=np.zeros(shape.steps),
             length=work.length,
+            marks=None if routine is None else routine.marks,
         )
     fault = FAULTS[name](shape, work, rng)
     without, timeline = run(shape, work), run(shape, fault.work)
@@ -92,6 +97,6 @@ def draw_shape(name: str, rng: np.random.Generator) -> Shape:
         unit_s=float(rng.uniform(0.005, 0.1)),
         jitter=float(rng.uniform(0.003, 0.02)),
         spread=float(rng.uniform(0.001, 0.005)),
-        growth=float(rng.choice([0.0, 0.0, 0.3])) if name in {HEALTHY, "slow compute"} else 0.0,
-        tells_bytes=bool(rng.random() < 0.5) or name in {HEALTHY},
+        growth=float(rng.choice([0.0, 0.0, 0.3])) if name in {HEALTHY, "slow compute", *ROUTINES} else 0.0,
+        tells_bytes=bool(rng.random() < 0.5) or name in {HEALTHY, *ROUTINES},
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from otelgpu.store.sums import summed
-from otelgpu.store.tables import COLLECTIVE_PENDING, EVIDENCE, STEP_SPANS
+from otelgpu.store.tables import CHECKPOINT, COLLECTIVE_PENDING, EVALUATION, EVIDENCE, STEP_SPANS
 from tests.rig.jobs.schedule import Operation
 from tests.rig.jobs.shape import F64, TOKEN_BYTES, Shape
 from tests.rig.jobs.simulation import Job
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 Columns = dict[str, np.ndarray[Any, Any]]
 EPOCH_S: Final = 1_790_000_000.0
+_STEPS: Final = ("step", CHECKPOINT, EVALUATION)
 _PER_STEP: Final = 1_000
 """Operations of a group in a step are fewer."""
 
@@ -136,10 +137,10 @@ def _rows(job: Job) -> tuple[Columns, Columns]:
     rows["stages"] = np.full(len(rows["rank"]), shape.stages)
     _set_clocks(job, rows)
     names: Columns = {
-        "code": np.arange(len(operations) + 1),
-        "kind": np.array([*(each.kind for each in operations), "step"], dtype=object),
-        "name": np.array([*(each.name for each in operations), "step"], dtype=object),
-        "group_kind": np.array([*(each[0] for each in groups), ""], dtype=object),
+        "code": np.arange(len(operations) + len(_STEPS)),
+        "kind": np.array([*(each.kind for each in operations), *["step"] * len(_STEPS)], dtype=object),
+        "name": np.array([*(each.name for each in operations), *_STEPS], dtype=object),
+        "group_kind": np.array([*(each[0] for each in groups), *[""] * len(_STEPS)], dtype=object),
     }
     return rows, names
 
@@ -170,7 +171,7 @@ def _steps(job: Job, begins: F64) -> Columns:
         "stage": ranks // cells,
         "replica": ranks % cells // shape.tensor,
         "unit": zeros,
-        "code": zeros + len(job.timeline.operations),
+        "code": len(job.timeline.operations) + _marked(job),
         "grp": zeros,
         "seq": zeros - 1,
         "n": zeros,
@@ -178,6 +179,13 @@ def _steps(job: Job, begins: F64) -> Columns:
         "t0": begins[each],
         "t1": (begins + job.timeline.step_s)[each],
     }
+
+
+def _marked(job: Job) -> np.ndarray[Any, Any]:
+    """Which of `_STEPS` each step of each rank is."""
+    if job.marks is None:
+        return np.zeros(job.shape.steps * job.shape.ranks, dtype=np.int64)
+    return np.select([job.marks.ravel() == name for name in _STEPS[1:]], range(1, len(_STEPS)), 0)
 
 
 def _set_clocks(job: Job, rows: Columns) -> None:

@@ -16,6 +16,7 @@ from otelgpu.diagnose.ranks.diagnosis import diagnose
 from otelgpu.diagnose.ranks.verdicts import HANG, RankVerdict
 from otelgpu.store.queries import queries_of
 from tests.rig.jobs.faults import FAULTS, Fault
+from tests.rig.jobs.routines import ROUTINES
 from tests.rig.jobs.simulation import HEALTHY, Job, simulate
 from tests.rig.jobs.table import code_of, fill
 
@@ -87,7 +88,7 @@ def row(name: str, trials: Sequence[Trial]) -> str:
     due = [each for each in trials if each.is_due]
     costs = [cost for each in due if (cost := each.cost) is not None]
     wrong = sum(each.is_wrong for each in trials)
-    if name == HEALTHY:
+    if name == HEALTHY or name in ROUTINES:
         return f"| {name} | {len(trials)} | | | {wrong} | |"
     said = "{1:.2f} ({0:.2f}–{2:.2f})".format(*np.quantile(costs, [0.05, 0.5, 0.95])) if costs else ""
     found = sum(each.is_found for each in due)
@@ -98,7 +99,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=10, help="jobs of each kind")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
-    parser.add_argument("names", nargs="*", default=[HEALTHY, *FAULTS])
+    parser.add_argument("names", nargs="*", default=[HEALTHY, *ROUTINES, *FAULTS])
     options = parser.parse_args()
     print("| what | jobs | cost ≥ 2 % | found | wrong | cost, of the true one (5–95 %) |")
     print("| --- | --- | --- | --- | --- | --- |")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -168,6 +168,53 @@ def test_a_rank_that_did_steps_twice_is_no_slow_rank_in_them() -> None:
     assert any("more than once" in limit for limit in report.limits)
 
 
+def habitual(ranks: Collection[int], mark: str, slow: int = -1, every: int = 10) -> list[Row]:
+    """Ranks work 50 ms more on the host every few steps, which are named so."""
+
+    def does(rank: int, step: int) -> bool:
+        return rank in ranks and step % every == every - 1
+
+    rows = data_parallel(
+        lambda rank, step: jitter(0.005)(rank, step) * (1.5 if rank == slow else 1),
+        lambda rank, step: jitter(0.001)(rank, step) + 0.05 * does(rank, step),
+        steps=80,
+    )
+    return [
+        row | {"name": mark if row["kind"] == "step" and does(row["rank"], row["step"]) else ""}
+        for row in rows
+    ]
+
+
+def test_what_a_rank_did_beside_training_makes_it_no_slow_rank_and_is_told_with_its_cost() -> None:
+    report = report_of(habitual([0], "checkpoint"))
+    assert report.verdicts == []
+    (marked,) = report.marked
+    assert (marked.kind, marked.ranks, marked.steps) == ("checkpoint", [0], 8)
+    assert marked.seconds == pytest.approx(8 * 0.05, rel=0.01)
+    assert marked.share == pytest.approx(0.4 / (80 * 0.007 + 0.4), rel=0.01)
+    assert any(
+        limit.startswith("checkpoint in 8 steps (rank 0): compared with no") for limit in report.limits
+    )
+    assert [each.ranks for each in report_of(habitual([0], "")).verdicts] == [[0]]
+
+
+def test_a_slow_rank_is_found_beside_those_that_evaluate() -> None:
+    (verdict,) = report_of(habitual([0, 1], "evaluation", slow=2)).verdicts
+    assert (verdict.klass, verdict.cause, verdict.ranks) == ("slow_worker", "compute", [2])
+
+
+def test_a_step_in_which_most_ranks_did_something_else_is_left_out() -> None:
+    report = report_of(habitual(range(4), "checkpoint"))
+    assert (report.verdicts, report.input.steps) == ([], 72)
+
+
+def test_what_a_rank_does_in_every_third_step_is_its_training() -> None:
+    report = report_of(habitual([0], "checkpoint", every=3))
+    assert [(each.klass, each.ranks) for each in report.verdicts] == [("slow_worker", [0])]
+    assert report.marked == []
+    assert any("more than 25% of the steps of ranks 0" in limit for limit in report.limits)
+
+
 def test_pauses_are_a_ranks_own_where_it_has_more_of_them_than_the_others() -> None:
     def own(rank: int, step: int) -> float:
         return 0.03 * (rank == 2 and step % 8 == 3)
@@ -178,15 +225,19 @@ def test_pauses_are_a_ranks_own_where_it_has_more_of_them_than_the_others() -> N
     def many(rank: int, step: int) -> float:
         return 0.03 * ((7 * step + 3 * rank) % 8 == 3)
 
+    def by_chance(rank: int, step: int) -> float:
+        """One rank has 9 of them, the others 5 or 6: a tenth of its steps, and no more than it may be."""
+        return 0.03 * (step in {rank: range(rank, 80, 15), 2: range(3, 80, 9)}.get(rank, ()))
+
     found = []
-    for pause in (own, everyones, many):
+    for pause in (own, everyones, many, by_chance):
 
         def host(rank: int, step: int, pause: Seconds = pause) -> float:
             return jitter(0.001)(rank, step) + pause(rank, step)
 
         rows = data_parallel(jitter(0.01), host, steps=80)
         found.append([(each.klass, each.cause, each.ranks) for each in report_of(list(rows)).verdicts])
-    assert found == [[("slow_worker", "host", [2])], [], []]
+    assert found == [[("slow_worker", "host", [2])], [], [], []]
 
 
 def test_pauses_are_found_where_own_time_is_short_and_varies() -> None:

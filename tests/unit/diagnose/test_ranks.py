@@ -10,6 +10,7 @@ import pytest
 
 from otelgpu.diagnose.ranks.verdicts import HANG
 from tests.rig.jobs.faults import FAULTS
+from tests.rig.jobs.routines import ROUTINES
 from tests.rig.jobs.simulation import HEALTHY
 
 pytest.importorskip("duckdb")
@@ -23,6 +24,11 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_a_healthy_job_has_no_verdict(seed: int) -> None:
     assert try_job(HEALTHY, seed).verdicts == []
+
+
+@pytest.mark.parametrize("name", ROUTINES)
+def test_what_healthy_jobs_do_beside_training_has_no_verdict(name: str) -> None:
+    assert [(seed, found) for seed in SEEDS if (found := try_job(name, seed).verdicts)] == []
 
 
 @pytest.mark.parametrize("name", FAULTS)

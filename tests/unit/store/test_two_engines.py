@@ -74,7 +74,10 @@ def by_hand(folder: Path) -> None:
     ]
     pending = row(kind="coll", name="hangs", grp="g", seq=9, step=-1, t1=None)
     units = [row(unit=unit, rank=rank, t1=2 + unit / 3) for unit in range(3) for rank in range(2)]
-    ops(folder / "ops.parquet", *calls, *units, pending)
+    marked = [
+        row(kind="step", name=name, rank=rank) for rank, name in enumerate(("checkpoint", "evaluation", ""))
+    ]
+    ops(folder / "ops.parquet", *calls, *units, *marked, pending)
     seen = "SELECT 'j' AS job, -1::INTEGER AS rank, 'h' AS host, {0}.5 AS t0, {0}.75 AS t1, 'xid' AS name, {0} AS value"
     ops(folder / "evidence.parquet", *(seen.format(number) for number in (79, 48)))
     of_step = "SELECT 'j' AS job, {0}::INTEGER AS rank, 1::BIGINT AS step, '{1}' AS link"

@@ -1,0 +1,104 @@
+"""What healthy jobs do beside training: no rank is slow for it. Each function draws how often and how long.
+
+A routine that the program marks (a checkpoint, an evaluation) has the marks in its steps' names, as readers find them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tests.rig.jobs.shape import F64, Shape, Work
+
+
+@dataclass(frozen=True, kw_only=True)
+class Routine:
+    """``marks``: (step, rank), the names of steps; "": like any other."""
+
+    work: Work
+    marks: npt.NDArray[Any]
+
+
+Drawer = Callable[[Shape, Work, np.random.Generator], Routine]
+
+
+def _every_few_steps(shape: Shape, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
+    """Shape (steps,)."""
+    period = int(rng.integers(5, 20))
+    return np.arange(shape.steps) % period == period - 1
+
+
+def _added(shape: Shape, work: Work, kind: str, seconds: F64) -> Work:
+    return work.changed(**{kind: getattr(work, kind) + seconds.reshape(shape.steps, *shape.grid)})
+
+
+def _cells(shape: Shape, steps: npt.NDArray[np.bool_], ranks: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """(step, rank): in these steps these ranks."""
+    found = np.zeros((shape.steps, shape.ranks), dtype=np.bool_)
+    found[:, ranks] = steps[:, None]
+    return found
+
+
+def _marks(cells: npt.NDArray[np.bool_], name: str) -> npt.NDArray[Any]:
+    return np.where(cells, name, "").astype(object)
+
+
+def _written(shape: Shape, work: Work, rng: np.random.Generator, cells: npt.NDArray[np.bool_]) -> Routine:
+    """A checkpoint: copies to the host and pickling, then files, one to five steps long; each write is another."""
+    seconds = rng.uniform(1, 5) * shape.unit_s * shape.units * cells
+    seconds *= np.exp(0.2 * rng.standard_normal(cells.shape))
+    work = _added(shape, _added(shape, work, "file", seconds), "host", 0.4 * seconds)
+    return Routine(work=work, marks=_marks(cells, "checkpoint"))
+
+
+def checkpoint_of_first(shape: Shape, work: Work, rng: np.random.Generator) -> Routine:
+    """Rank 0 writes the model for all, who wait."""
+    return _written(shape, work, rng, _cells(shape, _every_few_steps(shape, rng), np.array([0])))
+
+
+def checkpoint_of_stages(shape: Shape, work: Work, rng: np.random.Generator) -> Routine:
+    """The first replica's ranks of each stage write their part."""
+    ranks = np.arange(shape.ranks).reshape(shape.grid)[:, 0].ravel()
+    return _written(shape, work, rng, _cells(shape, _every_few_steps(shape, rng), ranks))
+
+
+def checkpoint_of_all(shape: Shape, work: Work, rng: np.random.Generator) -> Routine:
+    """Every rank writes its shard."""
+    return _written(shape, work, rng, _cells(shape, _every_few_steps(shape, rng), np.arange(shape.ranks)))
+
+
+def evaluation_of_first(shape: Shape, work: Work, rng: np.random.Generator) -> Routine:
+    """Rank 0 evaluates in a step, and the others wait: more forward passes, and more batches."""
+    cells = _cells(shape, _every_few_steps(shape, rng), np.array([0]))
+    more = (1 + cells * rng.uniform(1, 6)).reshape(shape.steps, *shape.grid)
+    changed = work.changed(forward=work.forward * more[..., None], input=work.input * more)
+    return Routine(work=changed, marks=_marks(cells, "evaluation"))
+
+
+def evaluation_of_all(shape: Shape, work: Work, rng: np.random.Generator) -> Routine:
+    """All ranks evaluate, each its part, and nothing says so: it takes alike on all of them."""
+    steps = _every_few_steps(shape, rng)
+    more = (1 + steps * rng.uniform(1, 6))[:, None, None, None]
+    changed = work.changed(forward=work.forward * more[..., None], input=work.input * more)
+    return Routine(work=changed, marks=_marks(_cells(shape, steps & False, np.array([0])), ""))
+
+
+def collections(shape: Shape, work: Work, rng: np.random.Generator) -> Routine:
+    """Every rank's garbage collector stops it now and then, each in steps of its own."""
+    cells = rng.random((shape.steps, shape.ranks)) < rng.uniform(0.01, 0.08)
+    seconds = cells * rng.uniform(0.2, 1.0) * shape.unit_s * shape.units
+    return Routine(work=_added(shape, work, "host", seconds), marks=_marks(cells, ""))
+
+
+ROUTINES: Final[dict[str, Drawer]] = {
+    "rank 0's checkpoints": checkpoint_of_first,
+    "checkpoints of a replica": checkpoint_of_stages,
+    "sharded checkpoints": checkpoint_of_all,
+    "rank 0's evaluations": evaluation_of_first,
+    "evaluations": evaluation_of_all,
+    "every rank's garbage collections": collections,
+}
