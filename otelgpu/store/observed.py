@@ -37,6 +37,7 @@ STEPS: Final = {
     "link": "VARCHAR",  # as of `step_spans`; "": not known
     "throttled_s": "DOUBLE",
     "major_faults": "BIGINT",
+    "written_bytes": "BIGINT",
 }
 CALLS: Final = {
     "span": "UBIGINT",

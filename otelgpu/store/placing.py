@@ -29,7 +29,14 @@ from otelgpu.store.places import (
     without_conflicts,
 )
 from otelgpu.store.queries import Run, tuples
-from otelgpu.store.tables import RANK_OF_HOST, SEQUENCE_UNKNOWN, STEP_UNKNOWN
+from otelgpu.store.tables import (
+    CHECKPOINT,
+    CHECKPOINT_BYTES,
+    EVALUATION,
+    RANK_OF_HOST,
+    SEQUENCE_UNKNOWN,
+    STEP_UNKNOWN,
+)
 
 TIMED: Final = """
     SELECT
@@ -80,15 +87,39 @@ _KINDS: Final = " UNION ALL ".join(
     f"SELECT '{kind}' AS kind, '{name}' AS name" for kind, (name, _) in _PARTS.items()
 )
 _SECONDS: Final = " ".join(f"WHEN '{kind}' THEN {seconds}" for kind, (_, seconds) in _PARTS.items())
+_DURING: Final = f"""
+    SELECT during.process AS process, during.number AS number, min(during.mark) AS mark
+    FROM (
+        SELECT h.process AS process, s.number AS number, h.t0 AS t0, s.t1 AS ended,
+            CASE
+                WHEN lower(h.name) LIKE '%checkpoint%' THEN '{CHECKPOINT}'
+                WHEN lower(h.name) LIKE '%evaluat%' OR lower(h.name) LIKE '%validat%' THEN '{EVALUATION}'
+                ELSE ''
+            END AS mark
+        FROM otlp_probes AS h
+        ASOF LEFT JOIN otlp_steps AS s ON h.process = s.process AND h.t0 >= s.t0
+    ) AS during
+    WHERE during.mark <> '' AND during.t0 < during.ended
+    GROUP BY during.process, during.number
+"""
+"""Steps in which a probe was hit whose name says what the program did beside training."""
+
 _STEPS: Final = f"""
     SELECT
         p.job AS job, CASE WHEN p.alike = 1 THEN s.number + p.added ELSE {STEP_UNKNOWN} END AS step,
         p.rank AS rank, p.host AS host, '' AS role, '' AS lane, 0 AS unit, s.kind AS kind, s.name AS name, '' AS grp,
         {SEQUENCE_UNKNOWN} AS seq, 0 AS n, s.t0 AS t0, s.t0 + s.seconds AS t1, 0 AS bytes
     FROM (
-        SELECT s.process AS process, s.number AS number, s.t0 AS t0, k.kind AS kind, k.name AS name,
+        SELECT s.process AS process, s.number AS number, s.t0 AS t0, k.kind AS kind,
+            CASE
+                WHEN k.kind <> 'step' THEN k.name
+                WHEN s.written_bytes >= {CHECKPOINT_BYTES} THEN '{CHECKPOINT}'
+                WHEN d.number = s.number THEN d.mark
+                ELSE k.name
+            END AS name,
             CASE k.kind {_SECONDS} END AS seconds
         FROM otlp_steps AS s CROSS JOIN ({_KINDS}) AS k
+        LEFT JOIN ({_DURING}) AS d ON d.process = s.process AND d.number = s.number
     ) AS s
     INNER JOIN otlp_places AS p ON p.process = s.process
     WHERE s.seconds IS NOT NULL

@@ -30,6 +30,8 @@ KINDS: Final = {
 CHECKPOINT: Final = "checkpoint"
 EVALUATION: Final = "evaluation"
 """``ops.name`` of a ``step`` in which its rank did that beside training."""
+CHECKPOINT_BYTES: Final = 8 << 20
+"""Written to files in one step: logs and metrics are less, a model is more."""
 
 OWN_KINDS: Final = ("compute", "copy", "input", "file", "host")
 """Kinds whose time is the rank's own."""
@@ -188,6 +190,14 @@ STEPS: Final = (
     ),
     Column(
         name="major_faults", type="BIGINT", default="0", text="Page faults that waited for a disk, likewise."
+    ),
+    Column(
+        name="written_bytes",
+        type="BIGINT",
+        default="0",
+        unit="By",
+        text=f"Written to files, by calls that took long. From {CHECKPOINT_BYTES >> 20} MiB on the step is one of a "
+        "checkpoint.",
     ),
 )
 """A row is one training step of one process."""

@@ -174,8 +174,10 @@ def test_files_that_a_step_reads_and_writes_are_its_own(
             assert 0 < ns_of(found["file.duration"]) <= truth["file_ns"]
             in_calls += ns_of(found["file.duration"]) / truth["file_ns"]
             assert sum(ns_of(found[f"{part}.duration"]) for part in PARTS) == step["end"] - step["start"]
+            assert ("written_bytes" in found) == (truth["files"] > 2)
             if truth["files"] > 2:  # it wrote and synced
                 saved += 1
+                assert 0 < found["written_bytes"] < found["file_bytes"]
                 assert found["slowest_file"] in ("weights.pt", data.name)
             else:
                 assert found["slowest_file"] == data.name

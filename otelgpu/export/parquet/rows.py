@@ -118,6 +118,7 @@ def _steps(read: _Spans) -> list[Rows]:
         "link": _links(read.spans),
         "throttled_s": read.numbers(training.THROTTLED, 0.0),
         "major_faults": read.numbers(training.MAJOR_FAULTS, 0),
+        "written_bytes": read.numbers(training.WRITTEN_BYTES, 0),
     }
     return [_table("steps", columns, is_step)]
 

@@ -73,7 +73,8 @@ _STEPS: Final = f"""
         {_or_nothing(training.HOST_OVERHEAD)} AS host_s, {_seconds(training.DEVICE_COMPUTE)} AS compute_s,
         {_seconds(training.DEVICE_COPY)} AS copy_s, SpanAttributes['{training.SLOWEST_FILE}'] AS slowest_file,
         if(match(trace, '^[0-9a-f]{{32}}$') AND match(span, '^[0-9a-f]{{16}}$'), concat(trace, '-', span), '') AS link,
-        {_or_nothing(training.THROTTLED)} AS throttled_s, ifNull({_whole(training.MAJOR_FAULTS)}, 0) AS major_faults
+        {_or_nothing(training.THROTTLED)} AS throttled_s, ifNull({_whole(training.MAJOR_FAULTS)}, 0) AS major_faults,
+        ifNull({_whole(training.WRITTEN_BYTES)}, 0) AS written_bytes
     FROM spans
     WHERE scope = '{training.SCOPE}' AND span_name = '{training.STEP}' AND number IS NOT NULL
         AND input_s IS NOT NULL AND file_s IS NOT NULL AND host_s IS NOT NULL

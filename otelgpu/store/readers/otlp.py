@@ -152,6 +152,7 @@ class OtlpReading:
             _link(span),
             _seconds(described.get(training.THROTTLED, 0.0)),
             _whole(described.get(training.MAJOR_FAULTS, 0)),
+            _whole(described.get(training.WRITTEN_BYTES, 0)),
         )
 
     def _take_call(self, process: int, span: Span, described: Mapping[str, AttributeValue]) -> None:

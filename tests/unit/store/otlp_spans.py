@@ -29,6 +29,7 @@ class Rank:
         *,
         slowest_file: str = "",
         major_faults: int = 0,
+        written_bytes: int = 0,
         **parts: float,
     ) -> None:
         """``parts``: seconds by the end of the attribute's name."""
@@ -36,6 +37,7 @@ class Rank:
         attributes: dict[str, Any] = {f"otelgpu.step.{name}.duration": value for name, value in parts.items()}
         attributes |= {"otelgpu.step.slowest_file": slowest_file} if slowest_file else {}
         attributes |= {"otelgpu.step.major_faults": major_faults} if major_faults else {}
+        attributes |= {"otelgpu.step.written_bytes": written_bytes} if written_bytes else {}
         attributes["otelgpu.step.number"] = step - self.first + 1
         self._add(
             "otelgpu.training", "training step", f"1{step:07x}", begin, begin + length_ms * MS, attributes

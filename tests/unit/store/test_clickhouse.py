@@ -67,6 +67,9 @@ def made(folder: Path) -> list[bytes]:
     ranks[-1].collective(9, run_ms=3)
     ranks[2].step(20, file=0.5, slowest_file=r"it's \t.bin")
     ranks[2].step(21, major_faults=7, **{"cpu.throttled": 1.25})
+    ranks[2].step(22, written_bytes=8 << 20)
+    ranks[1].probe(5, "Save_Checkpoint", 0.03)
+    ranks[1].probe(6, "run_evaluation", 0.03)
     ranks[2].probe(4, "gc", 0.03)
     ranks[2].probe(5, "gc", 0.08, otelgpu_host_duration=0.02)  # several in one span
     ranks[2].probe(6, "gc", 0.03)

@@ -263,6 +263,26 @@ def test_the_slowest_file_of_a_step_is_evidence_of_its_rank(tmp_path: Path) -> N
         ]
 
 
+def test_a_step_is_named_for_what_its_rank_did_in_it_beside_training(tmp_path: Path) -> None:
+    """By what it wrote, or by the name of a probe that was hit in it; a log is no checkpoint. Steps count from 1."""
+    ranks = job(steps=8)
+    ranks[0].step(10, written_bytes=8 << 20)
+    ranks[0].step(11, written_bytes=(8 << 20) - 1)
+    ranks[1].probe(5, "Save_Checkpoint", 0.03)
+    ranks[1].probe(6, "run_evaluation", 0.03)
+    ranks[1].probe(7, "gc", 0.03)
+    marked = "SELECT rank, step, name FROM ops WHERE kind = 'step' AND name <> 'training step' ORDER BY ALL"
+    with opened(tmp_path, ranks) as store:
+        assert select(store, marked) == [
+            (0, 11, "checkpoint"),
+            (1, 6, "checkpoint"),
+            (1, 7, "evaluation"),
+        ]
+        assert select(store, "SELECT count(*) FROM ops WHERE kind = 'host' AND name <> 'host overhead'") == [
+            (0,)
+        ]
+
+
 def test_what_kept_a_rank_from_running_is_evidence_of_it(tmp_path: Path) -> None:
     ranks = job(steps=4)
     ranks[1].step(5, major_faults=7, **{"cpu.throttled": 1.25})

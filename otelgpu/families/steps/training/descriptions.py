@@ -43,6 +43,10 @@ DESCRIPTIONS: Final = Descriptions(
         "otelgpu.step.host_to_device_copy_bytes": Described("their bytes"),
         "otelgpu.step.files": Described("such calls on files, of all threads of the process"),
         "otelgpu.step.file_bytes": Described("bytes that they moved"),
+        "otelgpu.step.written_bytes": Described(
+            "where it is not 0: of these, to files. A step of 8 MiB or more is compared with no others: it wrote a "
+            "checkpoint"
+        ),
         "otelgpu.step.slowest_file": Described("name, without its path, of the file of the longest"),
         "otelgpu.step.cpu.throttled.duration": Described(
             "where it is not 0: seconds in which a cgroup of the process had spent its quota of CPU time, of some 2 s "
@@ -108,6 +112,7 @@ DESCRIPTIONS: Final = Descriptions(
                 "otelgpu.step.host_to_device_copy_bytes": (TEXT,),
                 "otelgpu.step.files": (TEXT,),
                 "otelgpu.step.file_bytes": (TEXT,),
+                "otelgpu.step.written_bytes": (TEXT,),
                 "otelgpu.step.slowest_file": (TEXT,),
                 "otelgpu.step.cpu.throttled.duration": (TEXT,),
                 "otelgpu.step.major_faults": (TEXT,),

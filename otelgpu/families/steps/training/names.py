@@ -30,6 +30,9 @@ FILES: Final = "otelgpu.step.files"
 """Such calls of all threads of the process."""
 
 FILE_BYTES: Final = "otelgpu.step.file_bytes"
+WRITTEN_BYTES: Final = "otelgpu.step.written_bytes"
+"""Of these, to files; where there are any."""
+
 SLOWEST_FILE: Final = "otelgpu.step.slowest_file"
 """Name, without its path, of the file of the longest."""
 

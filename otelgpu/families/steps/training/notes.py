@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from otelgpu.engine.call_roles import H2D_COPIES, Role, Roles, is_one_of
+from otelgpu.model.files import FileCall
 from otelgpu.model.ids import combine
 from otelgpu.model.operations import OperationKind, Operations, SequenceSource
 
@@ -29,7 +30,7 @@ _LAUNCHES_KEPT: Final = 64
 
 
 class Nature(IntEnum):
-    """What a call moves among ranks, as far as it distinguishes training from serving."""
+    """What a call moves among ranks, as far as it distinguishes training from serving, or whether it writes a file."""
 
     NONE = 0
     OTHER = 1
@@ -37,6 +38,7 @@ class Nature(IntEnum):
     REDUCE_PART = 3  # a rank gets its part of the sum, or one rank all
     SEND = 4
     RECEIVE = 5
+    WRITE = 6  # moves nothing among ranks: it writes a file
 
 
 _NATURES: Final[Sequence[tuple[re.Pattern[str], Nature]]] = tuple(
@@ -124,6 +126,8 @@ class TrainingCalls:
         notes["tid"], notes["role"] = mine["tid"], roles[chosen]
         notes["stream"] = np.where(is_one_of(notes["role"], _HANDLES), mine["handle"], mine["stream"])
         notes["size_bytes"] = mine["size_bytes"]
+        writes = (mine["kind"] == OperationKind.FILE) & (mine["api"] == FileCall.WRITE)
+        notes["nature"][writes] = Nature.WRITE
         moving = np.flatnonzero(moves[chosen])
         if len(moving):
             calls = mine.take(moving)

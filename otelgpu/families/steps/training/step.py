@@ -93,6 +93,7 @@ class TrainingStep(Struct, frozen=True, kw_only=True):
     h2d_copy_bytes: int
     files: int = 0  # calls on files that took long, of all threads of the process
     file_bytes: int = 0
+    written_bytes: int = 0  # of these, to files
     slowest_file: int = 0  # handle of the file of the longest one
     device: DeviceParts | None = None  # None: it was not measured, or not all that ran is known
 

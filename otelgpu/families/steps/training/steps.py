@@ -30,7 +30,7 @@ from msgspec.structs import replace
 from otelgpu.engine.call_roles import H2D_COPIES, STRETCHES, TRAINING, Role, StepCalls, StepRules, is_one_of
 from otelgpu.families.steps.evidence import evidence_by_group
 from otelgpu.families.steps.training.breakdown import parts_of
-from otelgpu.families.steps.training.notes import Notes, TrainingCalls, communicates
+from otelgpu.families.steps.training.notes import Nature, Notes, TrainingCalls, communicates
 from otelgpu.families.steps.training.process import COUNTERS as PROCESS_COUNTERS
 from otelgpu.families.steps.training.process import FoundStep, TrainingProcess
 from otelgpu.families.steps.training.step import TrainingStep
@@ -228,6 +228,7 @@ class TrainingSteps:
         copied, h2d_copy_bytes = _counted(notes, step, h2d_copies, steps)
         on_files = notes["role"] == Role.FILE
         files, file_bytes = _counted(notes, step, on_files, steps)
+        _, written_bytes = _counted(notes, step, on_files & (notes["nature"] == Nature.WRITE), steps)
         slowest = _slowest(notes, step, on_files, steps)
         return [
             TrainingStep(
@@ -246,6 +247,7 @@ class TrainingSteps:
                 h2d_copy_bytes=h2d_copy_bytes[i],
                 files=files[i],
                 file_bytes=file_bytes[i],
+                written_bytes=written_bytes[i],
                 slowest_file=slowest[i],
             )
             for i, each in enumerate(found)

@@ -274,6 +274,8 @@ def training_attributes(step: TrainingStep, file_name: Callable[[int], str]) -> 
             training_names.FILE_BYTES: step.file_bytes,
             training_names.SLOWEST_FILE: file_name(step.slowest_file),
         }
+    if step.written_bytes:
+        found[training_names.WRITTEN_BYTES] = step.written_bytes
     return found | _device_attributes(step.device) | hint_values(step.evidence, step.duration_ns)
 
 

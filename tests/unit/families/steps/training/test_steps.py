@@ -98,6 +98,18 @@ def test_files_that_are_read_for_a_batch_are_in_its_step_and_move_no_boundary() 
     assert not (np.concatenate([each.operations["kind"] for each in found]) == OperationKind.FILE).any()
 
 
+def test_what_a_step_wrote_to_files_is_told_from_what_it_read() -> None:
+    run = simulate(DDP, 1)
+    calls = operations(3 * len(run.truth))
+    calls["kind"], calls["returned"], calls["tgid"], calls["tid"] = OperationKind.FILE, 1, TGID, MAIN
+    calls["api"] = [FileCall.READ, FileCall.WRITE, FileCall.SYNC] * len(run.truth)
+    calls["size_bytes"], calls["duration_ns"] = [1000, 10, 0] * len(run.truth), 1000
+    calls["start_ns"] = [start + MS + at * 2000 for start, _ in run.truth for at in range(3)]
+    _, found = reported(concatenate([run.operations, calls]))
+    known = steps_of(found)[:-1]
+    assert {(s.files, s.file_bytes, s.written_bytes) for s in known} == {(3, 1010, 10)}
+
+
 @pytest.mark.parametrize("kind", ["fsdp", "pipeline"])
 def test_batches_with_collectives_of_their_own_are_no_steps(kind: str) -> None:
     run = simulate(replace(DDP, kind=kind, micro=4, idle_ns=30 * MS), 2)
