@@ -28,9 +28,9 @@ struct open_call {
 	__u64 sp; /* at entry */
 	__u64 start_ns;
 	__u64 values[PROBE_ARGUMENTS];
-	__u32 place;
+	__u16 number; /* of the probe */
 	__u8 read;
-	__u8 reserved[3];
+	__u8 reserved[5];
 };
 
 struct open_calls {
@@ -138,7 +138,7 @@ begin_hit(const struct probe_spec *spec, struct identity who, __u64 start_ns, __
 	return hit;
 }
 
-static __always_inline void enter_call(const struct probe_spec *spec, __u32 place, __u64 sp,
+static __always_inline void enter_call(const struct probe_spec *spec, __u64 sp,
 				       const struct words *words)
 {
 	struct open_calls *open = bpf_task_storage_get(&open_calls, bpf_get_current_task_btf(),
@@ -157,7 +157,7 @@ static __always_inline void enter_call(const struct probe_spec *spec, __u32 plac
 			break;
 		/* Two probes at one function have one frame. */
 		if (open->calls[(depth - 1) & 7].sp == sp &&
-		    open->calls[(depth - 1) & 7].place != place)
+		    open->calls[(depth - 1) & 7].number != spec->number)
 			break;
 		depth--;
 		if (open->calls[depth & 7].sp)
@@ -170,7 +170,7 @@ static __always_inline void enter_call(const struct probe_spec *spec, __u32 plac
 	}
 	call = &open->calls[depth & 7];
 	call->sp = sp;
-	call->place = place;
+	call->number = spec->number;
 	call->read = read_arguments(call->values, spec, words);
 	open->depth = depth + 1;
 	call->start_ns = bpf_ktime_get_ns();
@@ -189,7 +189,7 @@ static __always_inline int hit(struct pt_regs *regs)
 		return 0;
 	words_of(&words, regs);
 	if (spec->returns) {
-		enter_call(spec, place, regs->sp, &words);
+		enter_call(spec, regs->sp, &words);
 		return 0;
 	}
 	now = bpf_ktime_get_ns();
@@ -201,10 +201,10 @@ static __always_inline int hit(struct pt_regs *regs)
 	return 0;
 }
 
-static __always_inline int leave(struct pt_regs *regs)
+/* `sp`: what it was at entry. */
+static __always_inline int leave(struct pt_regs *regs, __u64 sp)
 {
 	__u64 now = bpf_ktime_get_ns();
-	__u64 sp = regs->sp - sizeof(__u64); /* what it was at entry */
 	__u32 place = (__u32)bpf_get_attach_cookie(regs);
 	struct probe_spec *spec = bpf_map_lookup_elem(&probes, &place);
 	struct open_call *call = NULL;
@@ -224,7 +224,7 @@ static __always_inline int leave(struct pt_regs *regs)
 		if (call->sp > sp)
 			break;
 		depth--;
-		if (call->sp == sp && call->place == place)
+		if (call->sp == sp && call->number == spec->number)
 			goto found;
 		if (call->sp && call->sp < sp)
 			count(COUNTER_CALL_ABANDONED);
@@ -236,6 +236,8 @@ found:
 	call->sp = 0;
 	if (depth + 1 == open->depth)
 		open->depth = depth;
+	if (now - call->start_ns < spec->least_us * 1000ULL)
+		return 0;
 	record = begin_hit(spec, who, call->start_ns, now);
 	if (!record)
 		return 0;
@@ -263,7 +265,15 @@ SEC("uretprobe")
 int user_return(struct pt_regs *regs)
 {
 	ON_OWN_STACK(regs);
-	return leave(regs);
+	return leave(regs, regs->sp - sizeof(__u64));
+}
+
+/* At a USDT of the same function as the one where it began. */
+SEC("uprobe")
+int user_until(struct pt_regs *regs)
+{
+	ON_OWN_STACK(regs);
+	return leave(regs, regs->sp);
 }
 
 SEC("?kprobe")

@@ -38,8 +38,8 @@ struct probe_spec {
 	struct probe_argument arguments[PROBE_ARGUMENTS];
 	__u16 number; /* of the probe, from 1 */
 	__u8 count;
-	__u8 returns; /* it lasts until the function returns */
-	__u8 reserved[4];
+	__u8 returns;	/* it lasts until the function returns, or until another place is passed */
+	__u32 least_us; /* what lasts for less is no hit */
 };
 
 struct probe_hit {

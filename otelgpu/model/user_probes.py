@@ -61,11 +61,15 @@ class Functions(Struct, frozen=True, kw_only=True):
 
 
 class Usdt(Struct, frozen=True, kw_only=True):
-    """A statically defined tracepoint of a library or program (``.note.stapsdt``)."""
+    """A statically defined tracepoint of a library or program (``.note.stapsdt``).
+
+    ``until``: what is there at one ``provider:name`` of the same function lasts until the thread comes to this one.
+    """
 
     library: str
     provider: str
     name: str
+    until: str = ""
 
 
 class Tracepoint(Struct, frozen=True, kw_only=True):
@@ -103,6 +107,7 @@ class UserProbe(Struct, frozen=True, kw_only=True):
     span: bool = False
     metric: MetricOutput | None = None
     profile: bool = False
+    least_us: int = 0  # with ``until``: what lasts for less is no hit
     program: str = ""  # the function of the user's own program that runs in place of ours
     place: str = ""  # file and line where it was asked for
 

@@ -141,6 +141,42 @@ def test_usdt_of_an_interpreter(program: Path) -> None:
     assert "0120120120120" in generations
 
 
+def test_from_one_usdt_until_another_takes_its_time_and_short_ones_are_no_hits(program: Path) -> None:
+    """Full collections of 200,000 lists take milliseconds; of what is young there is nothing to collect."""
+    collection = """"library": "python3*", "usdt": "python:gc__start", "until": "python:gc__done",
+               "arguments": [{"name": "generation", "from": "arg1"}]"""
+    text = f"""{{"probes": [{{"name": "any", {collection}}}, {{"name": "long", {collection}, "least_us": 2000}}]}}"""
+    code = (
+        "import gc, sys, time; gc.disable(); sys.stdin.read(1); kept = [[] for _ in range(200_000)]; gc.collect()\n"
+        "for n in range(13): gc.collect(2 * (n % 2)); time.sleep(0.002)\n"
+        "del kept"
+    )
+    with probing(text) as session:
+        session.run([PYTHON, "-c", code])
+        hits = session.hits()
+        unplaced = session.placer.unplaced
+        counters = session.loaded.counters()
+    if unplaced:
+        pytest.skip(f"{PYTHON} was built without USDT: its file has no note of python:gc__start")
+    every, long = hits["any"], hits["long"]
+    assert "0202020202020" in "".join(map(str, every["handle"].tolist()))
+    assert every["returned"].all() and (every["duration_ns"] > 0).all()
+    full = every[every["handle"] == 2]
+    assert 7 <= len(long) <= len(full)
+    assert set(long["handle"].tolist()) == {2}
+    assert long["duration_ns"].min() >= 2_000_000
+    assert counters["call_abandoned"] == counters["return_without_entry"] == 0
+
+
+def test_what_does_not_end_where_it_says_is_not_placed(program: Path) -> None:
+    text = """{"probes": [{"library": "python3*", "usdt": "python:gc__start", "until": "python:no__such"}]}"""
+    with probing(text) as session:
+        session.run([PYTHON, "-c", "import sys; sys.stdin.read(1)"])
+        assert [each.name for each in session.placer.unplaced] == ["python:gc__start"]
+        (hits,) = session.hits().values()
+    assert len(hits) == 0
+
+
 def test_what_the_kernel_does_not_have_is_reported_with_its_line() -> None:
     for text, said in (
         ('{"probes": [\n{"tracepoint": "sched/none"}]}', "p.json:2: tracepoint sched/none cannot be probed"),

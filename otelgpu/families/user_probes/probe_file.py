@@ -32,6 +32,8 @@ from otelgpu.model.user_probes import (
 )
 
 MOST_BYTES: Final = 1 << 20
+MOST_LEAST_US: Final = 1_000_000_000
+"""A quarter of an hour."""
 _NAME: Final = re.compile(r"[A-Za-z_][\w.:$@-]{0,63}")
 _METRIC: Final = re.compile(
     r"[A-Za-z][\w./-]{0,254}"
@@ -146,6 +148,8 @@ class _Reader:
             "library",
             "symbols",
             "usdt",
+            "until",
+            "least_us",
             "tracepoint",
             "kprobe",
             "arguments",
@@ -158,6 +162,7 @@ class _Reader:
         span, metric, profile = self._output(node, table.get("output"), arguments)
         if profile and (not isinstance(targets[0], Functions | Usdt) or "program" in table):
             raise self._fail(node, "a profile is made of functions and USDT, and of no program's hits")
+        least_us = self._least_us(node, table)
         program = self._program(table.get("program"), targets[0], arguments)
         name = self._called(table["name"], self._text(table["name"])) if "name" in table else ""
         if name and len(targets) > 1:
@@ -171,6 +176,7 @@ class _Reader:
                 span=span,
                 metric=metric,
                 profile=profile,
+                least_us=least_us,
                 program=program,
                 place=self._place(node),
             )
@@ -198,11 +204,26 @@ class _Reader:
             provider, colon, name = self._text(where).partition(":")
             if not colon or not provider or not name:
                 raise self._fail(where, "write a usdt as provider:name")
-            return [Usdt(library=library, provider=provider, name=name)]
+            until = self._text(table["until"]) if "until" in table else ""
+            if until and not all(until.partition(":")):
+                raise self._fail(table["until"], "write until as provider:name")
+            return [Usdt(library=library, provider=provider, name=name, until=until)]
         symbols = self._list(where)
         if not symbols:
             raise self._fail(where, "no symbol is given")
         return [Functions(library=library, symbol=self._text(symbol)) for symbol in symbols]
+
+    def _least_us(self, node: _Node, table: Mapping[str, _Node]) -> int:
+        if "until" in table and "usdt" not in table:
+            raise self._fail(table["until"], "until is for a usdt: a function lasts until it returns")
+        if "least_us" not in table:
+            return 0
+        if "until" not in table:
+            raise self._fail(table["least_us"], "least_us is for a usdt with until")
+        value = table["least_us"].value
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MOST_LEAST_US:
+            raise self._fail(table["least_us"], f"a number from 0 to {MOST_LEAST_US} is expected here")
+        return value
 
     def _program(self, node: _Node | None, target: Target, arguments: Sequence[Argument]) -> str:
         if node is None:

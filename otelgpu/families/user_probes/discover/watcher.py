@@ -187,9 +187,7 @@ class UserProbes:
             if isinstance(target, Functions) and target.symbol in offsets:
                 links += self._place_at_function(probe, opened, offsets[target.symbol], go=file.image.is_go)
             elif isinstance(target, Usdt):
-                for place in places:
-                    if (place.provider, place.name) == (target.provider, target.name):
-                        links += self._place_at_usdt(probe, opened, place)
+                links += self._place_at_usdts(probe, target, opened, places)
             if probe.number not in self._placed and probe.number not in self._reported:
                 self._reported.add(probe.number)
                 _log.warning("%s: %s has no %s", probe.place, path, _described(probe))
@@ -200,14 +198,31 @@ class UserProbes:
         readings = [_of_call(argument) for argument in probe.arguments]
         return self._attach(probe, readings, path, offset, returns=returns)
 
-    def _place_at_usdt(self, probe: UserProbe, path: str, place: UsdtPlace) -> list[Link]:
+    def _place_at_usdts(
+        self, probe: UserProbe, target: Usdt, path: str, places: Sequence[UsdtPlace]
+    ) -> list[Link]:
+        """At all that have its name; where it lasts until others, at these too, as ends of the first."""
+        ends = [each for each in places if f"{each.provider}:{each.name}" == target.until]
+        links: list[Link] = []
+        if target.until and not ends:
+            return links
+        for place in places:
+            if (place.provider, place.name) == (target.provider, target.name):
+                links += self._place_at_usdt(probe, path, place, () if links else ends)
+        return links
+
+    def _place_at_usdt(
+        self, probe: UserProbe, path: str, place: UsdtPlace, ends: Sequence[UsdtPlace]
+    ) -> list[Link]:
         readings: list[Reading | None] = []
         for argument in probe.arguments:
             index = int(argument.where.removeprefix("arg")) - 1
             reading = place.arguments[index] if index < len(place.arguments) else None
             self.counters["probe_argument_unsupported"] += reading is None
             readings.append(reading)
-        return self._attach(probe, readings, path, place.file_offset, semaphore=place.semaphore, inside=True)
+        return self._attach(
+            probe, readings, path, place.file_offset, semaphore=place.semaphore, inside=True, ends=ends
+        )
 
     def _attach(
         self,
@@ -219,17 +234,23 @@ class UserProbes:
         returns: bool = False,
         semaphore: int = 0,
         inside: bool = False,
+        ends: Sequence[UsdtPlace] = (),
     ) -> list[Link]:
         returns = returns and self._entry == "user_entry"
-        place = self._report(probe, readings, returns=returns, inside=inside)
+        ends = ends if self._entry == "user_entry" else ()
+        lasts = returns or (isinstance(probe.target, Usdt) and bool(probe.target.until))
+        place = self._report(probe, readings, returns=lasts, inside=inside)
         if place is None:
             return []
         links: list[Link] = []
-        programs = (["user_return"] if returns else []) + [self._entry]  # none returns that was not entered
-        for name in programs:
+        programs = [(self._entry, offset, semaphore)]
+        if returns:
+            programs.insert(0, ("user_return", offset, semaphore))  # none returns that was not entered
+        programs = [("user_until", each.file_offset, each.semaphore) for each in ends] + programs
+        for name, at, counts in programs:
             try:
                 links += self._programs[name].attach_uprobes(
-                    path, (offset,), (place,), semaphores=(semaphore,) if semaphore else ()
+                    path, (at,), (place,), semaphores=(counts,) if counts else ()
                 )
             except BpfError as error:
                 self.counters["probe_refused"] += 1
@@ -337,6 +358,7 @@ class _Table:
         self._used += 1
         row = np.zeros(1, self._layout)[0]
         row["number"], row["count"], row["returns"] = probe.number, len(readings), returns
+        row["least_us"] = probe.least_us
         for index, reading in enumerate(readings):
             if reading is not None:
                 argument = row["arguments"][index]
@@ -394,8 +416,8 @@ def _described(probe: UserProbe) -> str:
     match probe.target:
         case Functions(symbol=symbol):
             return f"function {symbol}"
-        case Usdt(provider=provider, name=name):
-            return f"USDT {provider}:{name}"
+        case Usdt(provider=provider, name=name, until=until):
+            return f"USDT {provider}:{name}" + (f" with {until}" if until else "")
         case Tracepoint(category=category, name=name):
             return f"tracepoint {category}/{name}"
         case Kprobe(symbol=symbol):

@@ -107,6 +107,15 @@ def test_what_needs_the_return(output: object, returns: bool) -> None:
         ('{"probes": [{"tracepoint": "ab"}]}', "write a tracepoint as category/name"),
         ('{"probes": [{"library": "x", "usdt": "ab"}]}', "write a usdt as provider:name"),
         ('{"probes": [{"library": "x", "symbols": []}]}', "no symbol is given"),
+        (entry(until="a:b"), "until is for a usdt"),
+        (entry(least_us=5), "least_us is for a usdt with until"),
+        ('{"probes": [{"library": "x", "usdt": "a:b", "until": ":b"}]}', "write until as provider:name"),
+        (
+            '{"probes": [{"library": "x", "usdt": "a:b", "until": "a:c", "least_us": -1}]}',
+            "a number from 0 to",
+        ),
+        ('{"probes": [{"library": "x", "usdt": "a:b", "until": "a:c", "least_us": true}]}', "a number from"),
+        ('{"probes": [{"library": "x", "usdt": "a:b", "until": "a:c", "least_us": 1e3}]}', "a number from"),
         (entry(output="spam"), "'spam' is none of span, metric, profile"),
         (entry(output="metric"), "a metric has a name"),
         (entry(output={}), "nothing is to become of a hit"),
@@ -171,14 +180,19 @@ SCHEMA = json.loads((MANUAL / "reference" / "probe-file.schema.json").read_text(
 
 
 def test_the_manuals_example_is_taken() -> None:
-    example, own = re.findall(r"```json\n(.*?)```", (MANUAL / "how-to" / "probes.md").read_text(), re.DOTALL)
+    example, pauses, own = re.findall(
+        r"```json\n(.*?)```", (MANUAL / "how-to" / "probes.md").read_text(), re.DOTALL
+    )
     assert [each.name for each in parse(example, "p.json")] == [
         "tokenize",
         "python:gc__start",
         "sched.sched_process_exit",
     ]
     assert [each.program for each in parse(own, "p.json")] == ["on_encode"]
-    for text in (example, own):
+    (collection,) = parse(pauses, "p.json")
+    assert isinstance(collection.target, Usdt)
+    assert (collection.target.until, collection.least_us) == ("python:gc__done", 1000)
+    for text in (example, pauses, own):
         jsonschema.validate(json.loads(text), SCHEMA)
 
 
