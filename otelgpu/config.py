@@ -165,6 +165,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """How long one profile covers."""
     profile_off_cpu_us: Annotated[int, msgspec.Meta(ge=0, le=60_000_000)] = 1000
     """offcpu and python: shorter waits are passed over."""
+    profile_launches: bool = True
+    """cuda and kernel: calls that launch too; false: without, of programs that launch too often to take each stack."""
     drop_privileges: bool = True
     """Give up the capabilities that are not needed once the probes are loaded (docs/reference/privileges.md)."""
     log_level: Literal["debug", "info", "warning", "error"] = "warning"
@@ -410,6 +412,7 @@ def profiling(config: Config) -> ProfileSettings:
         kinds=frozenset(ProfileKind if _ALL in asked else map(ProfileKind, asked)),
         frequency_hz=config.profile_frequency_hz,
         off_cpu_least_us=config.profile_off_cpu_us,
+        launches=config.profile_launches,
         file_slow_ms=max(round(config.file_slow_ms), 1),
         interval_s=config.profile_interval_s,
         keep_times=False,

@@ -39,7 +39,7 @@ from otelgpu.diagnose.stall import compiling, critical, diagnosis, gaps, holders
 from otelgpu.diagnose.stall.causes import CAUSES
 from otelgpu.diagnose.stall.verdicts import CLASSES as STALL_CLASSES
 from otelgpu.diagnose.stall.verdicts import StallReport, StallVerdict
-from otelgpu.diagnose.utilization import devices, findings, idle, job_findings
+from otelgpu.diagnose.utilization import devices, findings, idle, job_findings, lost
 from otelgpu.diagnose.utilization import diagnosis as utilization_diagnosis
 from otelgpu.diagnose.utilization.causes import CAUSES as LOW_USES
 from otelgpu.diagnose.utilization.verdicts import CLASSES as UTILIZATION_CLASSES
@@ -54,7 +54,7 @@ STALL_RULES = (gaps, rhythm, critical, processor, compiling, holders, diagnosis)
 GALLERY = Path(__file__).parent.parent / "tests" / "gallery" / "recorded" / "results.json"
 """What ``python -m tests.gallery.results`` wrote."""
 
-UTILIZATION_RULES = (findings, job_findings, idle, devices, utilization_diagnosis)
+UTILIZATION_RULES = (findings, job_findings, idle, devices, lost, utilization_diagnosis)
 
 
 def classes() -> str:

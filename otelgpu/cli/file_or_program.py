@@ -98,6 +98,7 @@ def profile_given(
     begun: Callable[[int], None] = _nothing,
     attached: Callable[[], None] = lambda: None,
     see_metrics: Callable[[MetricsData], object] | None = None,
+    spans_per_parent: int = 0,
 ) -> None:
     """Profile a program from its start, or processes; ``finish`` takes what was seen, and nothing is written.
 
@@ -112,6 +113,7 @@ def profile_given(
             quiet=False,
             see_metrics=see_metrics,
             attached=attached,
+            spans_per_parent=spans_per_parent,
         )
         if program:
             profile_program(request, program, finish, begun)

@@ -119,6 +119,7 @@ class Request(Struct, frozen=True, kw_only=True):
     see_metrics: Callable[[MetricsData], object] | None = None
     device_time: bool = False  # a library in the program asks for it, and its losses say where there is none
     attached: Callable[[], None] = lambda: None
+    spans_per_parent: int = 0  # see SignalSettings
 
 
 class Attached(Struct, frozen=True, kw_only=True):
@@ -163,6 +164,7 @@ def attach(
         planned = replace(
             planned,
             profiling=replace(planned.profiling, keep_times=True),
+            settings=replace(planned.settings, spans_per_parent=request.spans_per_parent),
             open_exporters=lambda: [
                 memory,
                 *(files.get(number) or opening.open() for number, opening in enumerate(wanted)),
@@ -252,6 +254,7 @@ def take(
             progress.refresh()
     reasons = {reason for (_, reason), count in source.totals().items() if count}
     outcome = session.finish()
+    attached.memory.losses = outcome.summary.losses if outcome.summary is not None else {}
     if not request.quiet:
         _report_losses(outcome)
         for reason in sorted(reasons):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from importlib import resources
 from pathlib import Path
@@ -45,6 +45,7 @@ from otelgpu.diagnose.stall.observations import Observations, observe
 from otelgpu.diagnose.utilization.diagnosis import Job, calls_of_threads, diagnose
 from otelgpu.diagnose.utilization.figures import Workload
 from otelgpu.diagnose.utilization.gpu_calls import gpu_calls
+from otelgpu.diagnose.utilization.lost import lost_of
 from otelgpu.diagnose.utilization.model_shape import UnknownShape, parse_model
 from otelgpu.diagnose.utilization.peaks import Peak, parse_peaks
 from otelgpu.diagnose.utilization.recorded_calls import recorded_calls
@@ -52,7 +53,6 @@ from otelgpu.diagnose.utilization.sentences import sentence, shown_figure
 from otelgpu.diagnose.utilization.verdicts import INCONCLUSIVE, UtilizationReport
 from otelgpu.errors import OtelgpuError
 from otelgpu.model.profiling import ProfileKind
-from otelgpu.model.spans import SpanColumns
 
 if TYPE_CHECKING:
     from otelgpu.export.memory import MemoryExporter
@@ -65,6 +65,10 @@ KINDS: Final = frozenset(
 )
 """What is recorded, beside the spans of all calls of CUDA."""
 SHORTEST_WAIT_US: Final = 50
+RING_BYTES: Final = 32 << 20
+"""So that calls are recorded, not counted, while the recorder is held up for a second or two."""
+CALLS_APART: Final = 1 << 19
+"""Calls of a process in 5 s that are kept apart, some 100 MB: 100,000 a second; more are summed, and counted so."""
 LARGEST_MODEL_BYTES: Final = 1 << 20
 LONGEST_LINE: Final = 64 << 20
 
@@ -153,6 +157,8 @@ def utilization(
             config,
             families=families_for(KINDS),
             profiles=tuple(sorted(KINDS)),
+            profile_launches=False,
+            ring_bytes=max(config.ring_bytes, RING_BYTES),
             profile_off_cpu_us=min(config.profile_off_cpu_us, SHORTEST_WAIT_US),
             source="uprobe",
             detail="all",
@@ -226,7 +232,18 @@ def _recorded(path: Path, config: Config) -> Job:
             calls, times = recorded_calls(_lines(file), rejected)
     if not len(calls):
         calls = calls_of_threads(seen.threads)
-    return Job(observations=seen, calls=calls, times=times, watched_ns=_span(seen), rejected=rejected)
+    return Job(
+        observations=seen,
+        calls=calls,
+        times=times,
+        watched_ns=_span(seen),
+        rejected=rejected,
+        lost=lost_of({}, beyond=_not_kept(rejected)),
+    )
+
+
+def _not_kept(rejected: Mapping[str, int]) -> int:
+    return sum(rejected.get(reason, 0) for reason in ("calls_merged", "calls_beyond_limit", "calls_left_out"))
 
 
 def _lines(file: Any) -> Iterator[bytes | None]:
@@ -247,19 +264,28 @@ def _watch(
 
     def finish(request: Request, memory: MemoryExporter, what: str) -> None:
         watch.stop()
-        found.append((_job(watch, memory.spans, observe(memory.profiles)), what))
+        found.append((_job(watch, memory), what))
 
-    profile_given(config, program, pids, seconds, finish, begun=watch.pids.append, attached=watch.start)
+    profile_given(
+        config,
+        program,
+        pids,
+        seconds,
+        finish,
+        begun=watch.pids.append,
+        attached=watch.start,
+        spans_per_parent=CALLS_APART,
+    )
     if not found:
         raise OtelgpuError("it was ended before anything was seen")
     return found[0]
 
 
-def _job(watch: JobWatch, spans: Sequence[SpanColumns], seen: Observations) -> Job:
+def _job(watch: JobWatch, memory: MemoryExporter) -> Job:
     rejected: Counter[str] = Counter()
-    calls, times = gpu_calls(spans, rejected)
+    calls, times = gpu_calls(memory.spans, rejected)
     return Job(
-        observations=seen,
+        observations=observe(memory.profiles),
         calls=calls,
         times=times,
         watched_ns=(watch.begin_ns, watch.end_ns),
@@ -268,6 +294,7 @@ def _job(watch: JobWatch, spans: Sequence[SpanColumns], seen: Observations) -> J
         devices=watch.devices(),
         device_note=watch.device_note(),
         rejected=rejected,
+        lost=lost_of(memory.losses, beyond=_not_kept(rejected) + memory.stats()["spans_lost_memory_full"]),
     )
 
 

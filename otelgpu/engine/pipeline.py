@@ -129,7 +129,7 @@ class Pipeline:
             families=operations, kernels=known.full, short_kernels=known.short, places=known.places
         )
         self._operations = OperationEmitter(self.vocabulary, self._processes.resource, seed=seed)
-        limit = SPANS_PER_PARENT[self._detail]
+        limit = settings.spans_per_parent or SPANS_PER_PARENT[self._detail]
         self._operations.keep(self._detail, limit)
         self.metrics = Metrics(start_unix_ns, own, headroom=headroom)
         top = TopKernels(settings.kernel_metrics, known.full) if settings.kernel_metrics else None
@@ -287,7 +287,7 @@ class Pipeline:
         """Report in another detail, and another share of the collectives, from the next tick on."""
         self._detail = settings.detail
         self._session.span_budget.keep(settings.spans_per_second)
-        limit = SPANS_PER_PARENT[self._detail]
+        limit = settings.spans_per_parent or SPANS_PER_PARENT[self._detail]
         self._operations.keep(self._detail, limit)
         self._windows.keep(limit, runs=self._detail != "all")
         self._routes.emit(SettingsChanged(settings=settings, limit=limit))

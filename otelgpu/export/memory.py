@@ -31,6 +31,8 @@ class MemoryExporter:
         self.spans: list[SpanColumns] = []
         self.profiles: list[ProfileColumns] = []
         self.events: list[Event] = []
+        self.losses: Mapping[tuple[str, str], int] = {}
+        """What did not come here, by (family, reason): of who detached, for who reads this afterwards."""
         self._max_rows, self._see_metrics = max_rows, see_metrics
         self._counts: Counter[str] = Counter()
 

@@ -44,6 +44,9 @@ class ProfileSettings(Struct, frozen=True, kw_only=True):
     off_cpu_least_us: int = 1000  # shorter waits are passed over (they are in no count)
     file_slow_ms: int = 1
     interval_s: float = 10.0  # one OTLP profile of each kind covers so long
+    launches: bool = (
+        True  # of calls of device libraries those that launch too: a program may make 100,000 a second
+    )
     keep_times: bool = True  # when each observation was; False: equal ones of an interval are summed
 
 
@@ -52,9 +55,11 @@ POSTS: Final = 31
 TENSORS: Final = 30
 """The same for memory that PyTorch's allocators give to tensors."""
 
+LAUNCHES: Final = (OperationKind.LAUNCH, OperationKind.GRAPH_LAUNCH)
+
 _NEEDED: Final[dict[ProfileKind, tuple[int, ...]]] = {
     ProfileKind.CUDA: DEVICE_KINDS,
-    ProfileKind.KERNEL: (OperationKind.LAUNCH, OperationKind.GRAPH_LAUNCH),
+    ProfileKind.KERNEL: LAUNCHES,
     ProfileKind.MEM: (OperationKind.ALLOCATION, TENSORS),  # a free is booked under the stack of what it frees
     ProfileKind.NCCL: (
         *(OperationKind.COLLECTIVE, OperationKind.POINT_TO_POINT),
@@ -64,6 +69,10 @@ _NEEDED: Final[dict[ProfileKind, tuple[int, ...]]] = {
 }
 
 
-def stack_kinds(kinds: Collection[ProfileKind]) -> int:
-    """Option ``stack_kinds`` of the BPF programs: bit k is set where operations of kind k need their stacks."""
-    return sum(1 << bit for bit in {bit for kind in kinds for bit in _NEEDED.get(kind, ())})
+def stack_kinds(kinds: Collection[ProfileKind], *, launches: bool = True) -> int:
+    """Option ``stack_kinds`` of the BPF programs: bit k is set where operations of kind k need their stacks.
+
+    ``launches``: those of kernels and graphs too.
+    """
+    bits = {bit for kind in kinds for bit in _NEEDED.get(kind, ())}
+    return sum(1 << bit for bit in (bits if launches else bits.difference(LAUNCHES)))

@@ -48,6 +48,7 @@ class SignalSettings(Struct, frozen=True, kw_only=True):
     sampler: Sampler = ALL  # of requests that are reported as traces
     tail: TailRule = FAILED_OR_SLOW  # of those that it left out
     exclusion: Exclusion = NONE_EXCLUDED  # of those that are no traces in any case
+    spans_per_parent: int = 0  # of operations that are kept apart; 0: as the detail has it
     spans_per_second: int = 0  # of which requests and operations are left out; 0: no limit
     collective_sample_ratio: float = 1.0  # of collectives that are reported as traces: the same on all ranks
 

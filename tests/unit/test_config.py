@@ -63,6 +63,7 @@ GIVEN: dict[str, tuple[Any, str, Any, Any]] = {
     "profile_frequency_hz": (99, "49", 49, 997),
     "profile_interval_s": (5, "2.5", 2.5, 60.0),
     "profile_off_cpu_us": (0, "100", 100, 5000),
+    "profile_launches": (False, "false", False, False),
     "drop_privileges": (False, "false", False, False),
     "health_address": (":1", ":2", ":2", "[::1]:3"),
     "log_level": ("debug", "info", "info", "error"),

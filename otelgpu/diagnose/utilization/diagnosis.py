@@ -17,14 +17,15 @@ from otelgpu.diagnose.stall.holders import line_of
 from otelgpu.diagnose.stall.observations import CALL_TIMES, Observations, ThreadSeen
 from otelgpu.diagnose.stall.rhythm import Rhythm, find_rhythm
 from otelgpu.diagnose.stall.verdicts import Spent, StallEvidence, ThreadPlace
-from otelgpu.diagnose.utilization.causes import API_MISUSE, CAUSES
+from otelgpu.diagnose.utilization.causes import API_MISUSE, BATCH_SIZE, CAUSES, LIBRARY_INSTALLATION
 from otelgpu.diagnose.utilization.devices import DeviceUse
 from otelgpu.diagnose.utilization.figures import Workload, figures
-from otelgpu.diagnose.utilization.findings import Loop, Loss, losses, wanted_cpu
+from otelgpu.diagnose.utilization.findings import LEAST_SHARE, Loop, Loss, losses, wanted_cpu
 from otelgpu.diagnose.utilization.gpu_calls import LAUNCH, DeviceTimes, GpuCalls, kind_of
 from otelgpu.diagnose.utilization.idle import BY_CALLS, Idle, idle_by_calls, idle_by_device
 from otelgpu.diagnose.utilization.job_findings import Watched, nature, shared_or_unused
 from otelgpu.diagnose.utilization.job_processes import JobProcess
+from otelgpu.diagnose.utilization.lost import MOST_LOST, MOST_UNSEEN, Lost
 from otelgpu.diagnose.utilization.peaks import Peak, peak_of
 from otelgpu.diagnose.utilization.verdicts import (
     INCONCLUSIVE,
@@ -39,6 +40,8 @@ LEAST_SECONDS: Final = 1.0
 """Of a loop that is judged: of less nothing is usual."""
 MOST_ROWS: Final = 12
 BY_DEVICES: Final = "devices"
+_WITHOUT_GAPS: Final = (BATCH_SIZE, LIBRARY_INSTALLATION)
+"""Causes for which it is no matter when the device was idle."""
 
 
 class Job(Struct, kw_only=True):
@@ -58,6 +61,12 @@ class Job(Struct, kw_only=True):
     peaks: Sequence[Peak] = ()
     workload: Workload | None = None
     rejected: Mapping[str, int] = {}
+    lost: Lost = Lost()
+
+    def shares_lost(self) -> tuple[float, float]:
+        """Of the calls, and of what was seen of threads."""
+        rows = sum(len(each.rows) for each in self.observations.threads)
+        return self.lost.shares(int(self.calls.count.sum()), rows)
 
 
 class Judged(Struct, kw_only=True):
@@ -143,6 +152,11 @@ def _judge(job: Job, pid: int, pids: Sequence[int]) -> Judged:
         _bound_by_devices(lost, loop)
     if apart is not None:
         lost.append(apart)
+    if job.shares_lost()[0] > MOST_LOST:  # what was between two calls that arrived is not known
+        lost = [each for each in lost if each.cause in _WITHOUT_GAPS]
+        for each in lost:
+            each.confidence = min(each.confidence, 0.5)
+        remarks = []
     return Judged(pid=pid, thread=thread, loop=loop, steps=steps, losses=lost, remarks=remarks)
 
 
@@ -153,6 +167,8 @@ def _thread(threads: Sequence[ThreadSeen], calls: GpuCalls) -> ThreadSeen | None
         found = next((each for each in threads if each.tid == tid), None)
         if found is not None:
             return found
+    if launches:  # of who launches nothing else was seen, or what was seen is lost
+        return ThreadSeen(pid=int(calls.pid[0]), program="", tid=launches.most_common(1)[0][0])
     return next(iter(critical_threads(threads)), threads[0] if threads else None)
 
 
@@ -266,6 +282,20 @@ def _verdict(loss: Loss, judged: Judged, job: Job) -> UtilizationVerdict:
 def _missing(job: Job, judged: Sequence[Judged]) -> UtilizationVerdict | None:
     """Why nothing can be said; None where it can."""
     loops = [each.loop for each in judged if each.loop is not None]
+    calls, observations = job.shares_lost()
+    if calls > MOST_LOST:
+        return _inconclusive(
+            f"{calls:.0%} of the calls of CUDA were lost: when the GPU was idle is not known",
+            "record less at once (-p of one process, a machine with a CPU to spare), or into a larger ring: "
+            "OTELGPU_RING_BYTES=134217728",
+        )
+    idle = max((each.idle.total_ns / each.length_ns for each in loops), default=0.0)
+    unseen = [each for each in loops if not each.thread.rows]
+    if idle >= LEAST_SHARE and (observations > MOST_UNSEEN or unseen):
+        return _inconclusive(
+            f"the GPU was idle {idle:.0%} of the time, and what the thread did meanwhile was not seen, or is lost",
+            "otelgpu check -p PID says what can be seen; give the recorder a CPU, or watch it for less time: -d 10",
+        )
     if loops:
         longest = max(each.length_ns for each in loops) / 1e9
         if longest >= LEAST_SECONDS:
@@ -341,7 +371,7 @@ def _spent(cause: str, what: str, lengths: Sequence[int], loop: Loop) -> Spent:
 
 
 def _limits(job: Job, judged: Sequence[Judged], devices: Sequence[DeviceUse]) -> list[str]:
-    limits = []
+    limits = _losses(job)
     if any(each.loop is not None and each.loop.idle.basis == BY_CALLS for each in judged):
         limits.append(
             "device times were not measured: while the host launches or waits for the device it is taken for busy, and "
@@ -357,6 +387,23 @@ def _limits(job: Job, judged: Sequence[Judged], devices: Sequence[DeviceUse]) ->
     seen = [(job.processes or {}).get(each.pid) for each in judged]
     if len(job.devices or ()) > 1 and any(each is not None and each.visible is None for each in seen):
         limits.append("CUDA_VISIBLE_DEVICES is not set: which GPUs the job was given is not known")
+    return limits
+
+
+def _losses(job: Job) -> list[str]:
+    """What did not arrive."""
+    calls, observations = job.shares_lost()
+    limits = []
+    if job.lost.calls:
+        limits.append(
+            f"{job.lost.calls:,} calls of CUDA, {calls:.2g} of all, were lost or only counted: in what looks idle some "
+            "may have been made"
+        )
+    if job.lost.observations:
+        limits.append(
+            f"{job.lost.observations:,} observations of threads, {observations:.2g} of all, were lost or have no time: "
+            "causes may be missing, or take longer than is said"
+        )
     return limits
 
 

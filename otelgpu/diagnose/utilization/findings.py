@@ -365,8 +365,12 @@ def _lost_by_grids(loop: Loop, evidence: list[StallEvidence]) -> int:
 
 
 def _site_of_launches(loop: Loop) -> Frame | None:
-    spent: Counter[Frame | None] = Counter()
-    for row in loop.thread.rows:
-        if row.call and "Launch" in row.call:
-            spent[own_frame(row.frames)] += 1
+    """The line that most launches are at: by their stacks where those were taken, else by samples of the clock."""
+    spent = Counter(
+        own_frame(row.frames) for row in loop.thread.rows if row.call and "Launch" in row.call
+    ) or Counter(
+        own_frame(row.frames)
+        for row in loop.thread.of(CPU)
+        if any("Launch" in frame.name for frame in row.frames)
+    )
     return spent.most_common(1)[0][0] if spent else None

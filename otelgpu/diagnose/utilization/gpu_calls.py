@@ -32,6 +32,7 @@ _LATEST: Final = 1 << 62
 _SCOPE: Final = "otelgpu.cuda"
 _OF_DEVICE: Final = "cuda.call.delay"  # only spans of what the device did have it
 _COUNT: Final = "otelgpu.count"
+_MERGED: Final = "otelgpu.merged"  # calls that others lie between: no times of theirs are known
 
 
 class GpuCalls(Struct, kw_only=True):
@@ -114,6 +115,11 @@ def gpu_calls(batches: Iterable[SpanColumns], rejected: Counter[str]) -> tuple[G
         good = (begin <= end) & (end < np.uint64(_LATEST))
         rejected["calls_with_wrong_times"] += int((~good).sum())
         attributes = {each.key: each for each in batch.attributes}
+        merged = _is_set(attributes.get(_MERGED), len(batch))
+        if merged.any():
+            counts = np.maximum(_numbers(attributes.get(_COUNT), len(batch)), 1)
+            rejected["calls_merged"] += int(counts[merged].sum())
+            good &= ~merged
         table = times if _OF_DEVICE in attributes else calls
         for name, column in _columns(batch, attributes, pid, names=tuple(table)).items():
             table[name].append(column[good])
@@ -151,6 +157,13 @@ def _numbers(attribute: Attribute | None, rows: int) -> I64:
         return np.full(rows, -1, dtype=np.int64)
     values = np.clip(attribute.values, 0, _LATEST).astype(np.int64)
     return values if attribute.present is None else np.where(attribute.present, values, -1)
+
+
+def _is_set(attribute: Attribute | None, rows: int) -> npt.NDArray[np.bool_]:
+    if attribute is None or isinstance(attribute.values, Text) or attribute.values.dtype.kind != "b":
+        return np.zeros(rows, dtype=np.bool_)
+    values = attribute.values.astype(np.bool_)
+    return values if attribute.present is None else values & attribute.present
 
 
 def _is_text(attribute: Attribute | None, wanted: str, rows: int) -> npt.NDArray[np.bool_]:

@@ -22,7 +22,7 @@ def recorded_calls(lines: Iterable[bytes | None], rejected: dict[str, int]) -> t
     reader = Reader()
     calls: list[tuple[int, ...]] = []
     times: list[tuple[int, ...]] = []
-    beyond = 0
+    beyond = merged = 0
     for document in reader.documents(lines, containing=_MARK):
         for of_resource in document.resource_spans:
             pid = _pid(of_resource.resource.attributes)
@@ -40,12 +40,15 @@ def recorded_calls(lines: Iterable[bytes | None], rejected: dict[str, int]) -> t
                         beyond += 1
                     elif "cuda.call.delay" in described:
                         times.append((begin, end, pid, int(span.name not in ("memcpy", "memset"))))
+                    elif described.get("otelgpu.merged") is True:
+                        merged += number(described, "otelgpu.count", 1)
                     else:
                         calls.append(_call(span.name, described, begin, end, pid))
     for reason, count in reader.skips.counts.items():
         rejected[reason] = rejected.get(reason, 0) + count
-    if beyond:
-        rejected["calls_left_out"] = rejected.get("calls_left_out", 0) + beyond
+    for reason, count in (("calls_left_out", beyond), ("calls_merged", merged)):
+        if count:
+            rejected[reason] = rejected.get(reason, 0) + count
     return _calls(calls), _times(times)
 
 
@@ -57,24 +60,26 @@ def _pid(raw: object) -> int | None:
     return pid if isinstance(pid, int) and not isinstance(pid, bool) and 0 < pid < _LARGEST else None
 
 
-def _call(name: str, described: Mapping[str, object], begin: int, end: int, pid: int) -> tuple[int, ...]:
-    def number(key: str, missing: int = -1) -> int:
-        value = described.get(key)
-        return value if isinstance(value, int) and 0 <= value < _LARGEST else missing
+def number(described: Mapping[str, object], key: str, missing: int = -1) -> int:
+    """Of an attribute that is none, or out of range: ``missing``."""
+    value = described.get(key)
+    return value if isinstance(value, int) and 0 <= value < _LARGEST else missing
 
-    grid = [min(number(f"cuda.grid.{axis}"), 1 << 20) for axis in "xyz"]
+
+def _call(name: str, described: Mapping[str, object], begin: int, end: int, pid: int) -> tuple[int, ...]:
+    grid = [min(number(described, f"cuda.grid.{axis}"), 1 << 20) for axis in "xyz"]
     blocks = grid[0] * max(grid[1], 1) * max(grid[2], 1) if grid[0] > 0 else -1
     return (
         begin,
         end,
         kind_of(name.partition(" ")[0]),
         pid,
-        number("thread.id"),
-        max(number("otelgpu.count", 1), 1),
-        number("cuda.size"),
+        number(described, "thread.id"),
+        max(number(described, "otelgpu.count", 1), 1),
+        number(described, "cuda.size"),
         int(described.get("cuda.memcpy.kind") == "MemcpyDeviceToHost"),
         blocks,
-        number("cuda.device.index"),
+        number(described, "cuda.device.index"),
     )
 
 

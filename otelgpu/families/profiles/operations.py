@@ -29,7 +29,7 @@ from otelgpu.model.codes import Codes, combine, distinct, examples
 from otelgpu.model.device_work import DeviceWork, Work, join_work
 from otelgpu.model.operations import DEVICE_KINDS, LARGEST_SIZE, OperationKind, Operations
 from otelgpu.model.profiles import FrameType, ValueType
-from otelgpu.model.profiling import ProfileKind, stack_kinds
+from otelgpu.model.profiling import LAUNCHES, ProfileKind, stack_kinds
 from otelgpu.model.samples import Frame, Samples
 
 GPU_KERNEL_TIME: Final = ValueType(type="gpu_kernel_time", unit="nanoseconds")
@@ -56,16 +56,25 @@ _LARGER: Final = ">64GiB"
 _SIZED: Final = (OperationKind.COPY, OperationKind.SET, OperationKind.ALLOCATION, OperationKind.MAPPING)
 _MESSAGES: Final = (OperationKind.COLLECTIVE, OperationKind.POINT_TO_POINT)
 _NCCL: Final = (*_MESSAGES, OperationKind.COMMUNICATOR, OperationKind.GROUP)
-_LAUNCHES: Final = (OperationKind.LAUNCH, OperationKind.GRAPH_LAUNCH)
 _GRAPH: Final = "graph"
 
 
 class OperationProfiles:
-    """One session's. ``kinds`` are those asked for; others are passed over. ``stacks`` is shared with others."""
+    """One session's. ``kinds`` are those asked for; others are passed over. ``stacks`` is shared with others.
 
-    def __init__(self, kinds: Collection[ProfileKind], stacks: CallStacks, vocabulary: Vocabulary) -> None:
+    ``launches``: False: calls that launch are passed over too.
+    """
+
+    def __init__(
+        self,
+        kinds: Collection[ProfileKind],
+        stacks: CallStacks,
+        vocabulary: Vocabulary,
+        *,
+        launches: bool = True,
+    ) -> None:
         self._kinds = frozenset(kinds)
-        self._wanted = _wanted(stack_kinds(self._kinds))
+        self._wanted = _wanted(stack_kinds(self._kinds, launches=launches))
         self._stacks, self._vocabulary = stacks, vocabulary
         self._calls = WaitingCalls(stacks)
         self._work: list[DeviceWork] = []
@@ -136,7 +145,7 @@ class OperationProfiles:
         return tuple(label)
 
     def _launches(self, calls: Operations, stacks: npt.NDArray[np.uint64]) -> list[ProfileRows]:
-        calls, stacks = _only(_LAUNCHES, calls, stacks)
+        calls, stacks = _only(LAUNCHES, calls, stacks)
         rows = _rows_of_calls(calls, stacks)
         kernels = calls["kind"] == OperationKind.LAUNCH
         columns = (np.where(kernels, calls["name"].astype(np.int64), -1),)

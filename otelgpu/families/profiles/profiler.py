@@ -47,7 +47,7 @@ class Profiler:
         self._samples = SampleProfiles(
             settings, probe_name=lambda number: probe_names.get(number, f"probe{number}")
         )
-        self._operations = OperationProfiles(settings.kinds, stacks, vocabulary)
+        self._operations = OperationProfiles(settings.kinds, stacks, vocabulary, launches=settings.launches)
         self._session = ProfileSession(settings, resource_of, links, levels=self._levels)
 
     @property

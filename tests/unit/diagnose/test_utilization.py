@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from msgspec import structs
 
+from otelgpu.diagnose.stall.observations import Observations
 from otelgpu.diagnose.utilization.causes import CAUSES, cause_of_wait
 from otelgpu.diagnose.utilization.devices import ProcessUse
-from otelgpu.diagnose.utilization.diagnosis import diagnose
+from otelgpu.diagnose.utilization.diagnosis import Job, diagnose
 from otelgpu.diagnose.utilization.job_processes import (
     JobProcess,
     frameworks_of,
     has_cuda,
     interactive_by,
 )
+from otelgpu.diagnose.utilization.lost import Lost, lost_of
 from otelgpu.diagnose.utilization.sentences import sentence
 from otelgpu.diagnose.utilization.verdicts import INCONCLUSIVE, UtilizationReport
 from tests.unit.diagnose.gpu_jobs import GIB, GpuTimeline, device, job
@@ -324,3 +327,73 @@ def test_a_write_to_a_remote_file_system_is_an_upload() -> None:
     assert cause_of_wait("file_write", ("nfs_file_write", "vfs_write"), "write") == "result_upload"
     assert cause_of_wait("file_write", ("ext4_file_write_iter",), "write") == "checkpointing"
     assert cause_of_wait("sleep", (), "clock_nanosleep") == ""
+
+
+# -- what did not arrive -------------------------------------------------------------------------------------
+
+
+def small(timeline: GpuTimeline, step: int) -> None:
+    timeline.launch(100, ms=0.3, blocks=1)
+    timeline.synchronize(2)
+
+
+def jobs(fill: Callable[[GpuTimeline, int], None], **lost: int) -> Job:
+    timeline = GpuTimeline()
+    for step in range(STEPS):
+        fill(timeline, step)
+    timeline.launch(1)
+    return structs.replace(job(timeline, devices=(device(4 * GIB),)), lost=Lost(**lost))
+
+
+def test_launches_too_small_are_named_of_a_thread_of_which_nothing_else_was_seen() -> None:
+    seen = jobs(small)
+    unseen = structs.replace(seen, observations=Observations(threads=[], types=frozenset(), rejected={}))
+    for each in (seen, unseen):
+        report, _ = diagnose(each)
+        assert causes(report) == ["batch_size"], report.verdicts
+    assert report.verdicts[0].process is not None and report.verdicts[0].process.tid == PID
+
+
+def test_an_idle_gpu_is_not_explained_where_nothing_was_seen_of_the_thread() -> None:
+    seen = structs.replace(
+        jobs(decode), observations=Observations(threads=[], types=frozenset(), rejected={})
+    )
+    report, _ = diagnose(seen)
+    assert causes(report) == [INCONCLUSIVE]
+    assert "what the thread did meanwhile was not seen" in report.verdicts[0].evidence[0].text
+
+
+@pytest.mark.parametrize("fill", [decode, copies, checkpoint, looks, device_bound])
+def test_where_many_calls_are_lost_no_gap_between_those_that_came_is_a_cause(
+    fill: Callable[[GpuTimeline, int], None],
+) -> None:
+    calls = len(jobs(fill).calls)
+    report, _ = diagnose(jobs(fill, calls=calls // 10))
+    assert causes(report) == [INCONCLUSIVE]
+    assert "9% of the calls of CUDA were lost" in report.verdicts[0].evidence[0].text
+    assert any("calls of CUDA" in each and "lost or only counted" in each for each in report.limits)
+    few, _ = diagnose(jobs(fill, calls=calls // 100))
+    assert INCONCLUSIVE not in causes(few)
+    assert any("lost or only counted" in each for each in few.limits) == (calls >= 100)
+
+
+def test_small_grids_are_named_with_doubt_where_many_calls_are_lost() -> None:
+    report, _ = diagnose(jobs(small, calls=1_000_000))
+    assert causes(report) == ["batch_size"]
+    assert report.verdicts[0].confidence == 0.5
+
+
+def test_lost_observations_are_a_limit_and_nothing_found_takes_half_of_them() -> None:
+    report, _ = diagnose(jobs(decode, observations=10))
+    assert causes(report) == ["preprocessing"]
+    assert any(each.startswith("10 observations of threads") for each in report.limits)
+    report, _ = diagnose(jobs(device_bound, observations=1_000_000))
+    assert causes(report) == []  # the GPU was not idle: there is nothing to explain
+
+
+def test_what_is_lost_is_counted_by_where_it_was_lost() -> None:
+    losses = {("cuda", "ring_full"): 3, ("cuda", "detail_shed"): 4, ("nccl", "ring_full"): 9}
+    losses |= {("profile", "ring_full"): 5, ("profile", "profile_times_summed"): 6}
+    assert lost_of(losses, beyond=1) == Lost(calls=8, observations=11)
+    assert Lost(calls=8, observations=11).shares(24, 11) == (0.25, 0.5)
+    assert Lost().shares(0, 0) == (0.0, 0.0)

@@ -235,6 +235,14 @@ def test_calls_of_a_file_are_read() -> None:
     assert not rejected
 
 
+def test_calls_that_were_summed_with_others_between_them_are_counted_and_left_out() -> None:
+    merged = span("cudaLaunchKernel", otelgpu_count=500)
+    merged["attributes"].append({"key": "otelgpu.merged", "value": {"boolValue": True}})
+    calls, rejected = read(line(span("cudaLaunchKernel", otelgpu_count=2), merged))
+    assert calls.count.tolist() == [2]
+    assert rejected == {"calls_merged": 500}
+
+
 def test_spans_that_cannot_be_are_counted_and_left_out() -> None:
     calls, rejected = read(
         line(span("cudaMalloc", "x"), span("cudaMalloc", "2000", "1000"), span("cudaMalloc", thread_id=-5)),

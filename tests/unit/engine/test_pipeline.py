@@ -661,6 +661,16 @@ def test_a_parent_has_a_bounded_number_of_spans(host: Host, monkeypatch: pytest.
     assert (len(found), counts) == (6, {LAUNCH_PREFILL: 10, LAUNCH_DECODE: 10})
 
 
+def test_a_parent_has_as_many_spans_as_are_asked_for(host: Host) -> None:
+    host.ask(stream=False)
+    for _ in range(10):
+        host.launch(0x1000)
+        host.launch(0x2000)
+    host.write(completion(completion_tokens=1))
+    rows, _ = played(host.inputs(), settings=SignalSettings(detail="all", spans_per_parent=4))
+    assert len(children(rows, one(rows, "chat tiny"))) == 6
+
+
 # -- metrics ----------------------------------------------------------------------------------------
 
 

@@ -40,7 +40,7 @@ def _choose(settings: Settings) -> Choice:
 
     return Choice(
         constants=programs.constants(asked),
-        shared_constants={"stack_kinds": stack_kinds(asked.kinds)},
+        shared_constants={"stack_kinds": stack_kinds(asked.kinds, launches=asked.launches)},
         programs=programs.wanted(asked.kinds),
         ring_bytes=ring_bytes,
     )

@@ -252,6 +252,20 @@ def test_the_stacks_that_a_kind_needs_are_those_of_its_calls() -> None:
     assert stack_kinds(()) == stack_kinds((ProfileKind.CPU,)) == 0
     assert stack_kinds((ProfileKind.MEM,)) == 1 << OperationKind.ALLOCATION | 1 << TENSORS
     assert stack_kinds((ProfileKind.VERBS,)) == 1 << POSTS
+    launches = 1 << OperationKind.LAUNCH | 1 << OperationKind.GRAPH_LAUNCH
+    assert stack_kinds(CALL_KINDS, launches=False) == stack_kinds(CALL_KINDS) & ~launches
+    assert stack_kinds((ProfileKind.KERNEL,), launches=False) == 0
+
+
+def test_without_launches_other_calls_are_reported_as_before() -> None:
+    made = OperationProfiles((ProfileKind.CUDA, ProfileKind.KERNEL), CallStacks(), VOCABULARY, launches=False)
+    made.see_samples(taken(300, 8), 500)
+    made.see_calls(launch(100, 5, name=1))
+    made.see_calls(call(OperationKind.COPY, 300, 70, api=COPY, size_bytes=4096))
+    assert values(made.take(500)) == {
+        "cuda_calls": {(8, "cudaMemcpyAsync", "<=4KiB"): 1},
+        "cuda_time": {(8, "cudaMemcpyAsync", "<=4KiB"): 70},
+    }
     assert stack_kinds(CALL_KINDS) >> OperationKind.FILE & 1 == 0
     assert 0 < stack_kinds(CALL_KINDS) < 1 << 32
 
