@@ -6,7 +6,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -46,6 +46,7 @@ from otelgpu.diagnose.utilization.diagnosis import Job, calls_of_threads, diagno
 from otelgpu.diagnose.utilization.figures import Workload
 from otelgpu.diagnose.utilization.gpu_calls import gpu_calls
 from otelgpu.diagnose.utilization.lost import lost_of
+from otelgpu.diagnose.utilization.matrix_products import matrix_products
 from otelgpu.diagnose.utilization.model_shape import UnknownShape, parse_model
 from otelgpu.diagnose.utilization.peaks import Peak, parse_peaks
 from otelgpu.diagnose.utilization.recorded_calls import recorded_calls
@@ -104,6 +105,11 @@ LONGEST_LINE: Final = 64 << 20
 @click.option(
     "--inference", is_flag=True, help="Steps decode, in place of training: 2N FLOPs a token, and MBU."
 )
+@click.option(
+    "--flops",
+    is_flag=True,
+    help="Count FLOPs of matrix products, by probes on cuBLAS and cuBLASLt: MFU without --model-config, at least.",
+)
 @report_options("verdicts and figures")
 @batch_command("diagnose utilization")
 def utilization(
@@ -117,6 +123,7 @@ def utilization(
     tokens_per_second: float | None,
     context: int,
     inference: bool,
+    flops: bool,
     as_json: bool,
     output: Path | None,
     force: bool,
@@ -143,6 +150,8 @@ def utilization(
     program = program_of(files, pids, duration)
     if model_config is None and (tokens_per_step or tokens_per_second or context or inference):
         raise click.UsageError("tokens, context and --inference need --model-config")
+    if flops and files:
+        raise click.UsageError("--flops is for what runs: it takes probes on cuBLAS")
     if output is not None:
         refuse_overwriting([output], force=force)
     workload = None
@@ -153,18 +162,9 @@ def utilization(
         run.read(*files)
         job, title = _recorded(files[0], config), files[0].name
     else:
-        config = structs.replace(
-            config,
-            families=families_for(KINDS),
-            profiles=tuple(sorted(KINDS)),
-            profile_launches=False,
-            ring_bytes=max(config.ring_bytes, RING_BYTES),
-            profile_off_cpu_us=min(config.profile_off_cpu_us, SHORTEST_WAIT_US),
-            source="uprobe",
-            detail="all",
-            export=(),
-        )
-        job, title = _watch(config, pids, program, duration)
+        with _to_watch(config, flops=flops) as config:
+            job, title = _watch(config, pids, program, duration)
+        job.products = job.products if flops else None
     job.workload, job.peaks = workload, installed_peaks()
     report, _ = diagnose(job)
     run.skip(report.input.rejected)
@@ -242,6 +242,30 @@ def _recorded(path: Path, config: Config) -> Job:
     )
 
 
+@contextmanager
+def _to_watch(config: Config, *, flops: bool) -> Iterator[Config]:
+    """What is recorded of a job; ``flops``: with probes on matrix products."""
+    config = structs.replace(
+        config,
+        families=families_for(KINDS),
+        profiles=tuple(sorted(KINDS)),
+        profile_launches=False,
+        ring_bytes=max(config.ring_bytes, RING_BYTES),
+        profile_off_cpu_us=min(config.profile_off_cpu_us, SHORTEST_WAIT_US),
+        source="uprobe",
+        detail="all",
+        export=(),
+        probe_file="",
+        probe_program="",
+    )
+    if not flops:
+        yield config
+        return
+    resource = resources.files("otelgpu.diagnose.utilization").joinpath("matrix_probes.json")
+    with resources.as_file(resource) as path:
+        yield structs.replace(config, probe_file=str(path), families=(*config.families, "probe"))
+
+
 def _not_kept(rejected: Mapping[str, int]) -> int:
     return sum(rejected.get(reason, 0) for reason in ("calls_merged", "calls_beyond_limit", "calls_left_out"))
 
@@ -285,6 +309,7 @@ def _job(watch: JobWatch, memory: MemoryExporter) -> Job:
     rejected: Counter[str] = Counter()
     calls, times = gpu_calls(memory.spans, rejected)
     return Job(
+        products=matrix_products(memory.spans, rejected),
         observations=observe(memory.profiles),
         calls=calls,
         times=times,

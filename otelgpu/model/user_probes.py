@@ -45,7 +45,7 @@ class Reading(Struct, frozen=True, kw_only=True):
 
 
 class Argument(Struct, frozen=True, kw_only=True):
-    """A value that a probe reads. ``where``: ``arg1`` … ``arg6``, ``result``, a USDT argument, or a field's name."""
+    """A value that a probe reads. ``where``: ``arg1`` … ``arg24``, ``result``, a USDT argument, or a field's name."""
 
     name: str
     where: str

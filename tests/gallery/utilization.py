@@ -72,7 +72,7 @@ class Said(Struct, frozen=True, kw_only=True):
     document: UtilizationReport
 
 
-def diagnose(name: str) -> Said:
+def diagnose(name: str, *options: str) -> Said:
     """Run one program under the command."""
     with tempfile.TemporaryDirectory() as folder:
         environ = {
@@ -87,10 +87,10 @@ def diagnose(name: str) -> Said:
             "FAKE_CUDART_DEVICES": "4",
         }
         environ.pop("CUDA_VISIBLE_DEVICES", None)
-        (Path(folder) / "nvml.txt").write_text(nvml(CASES[name].devices, used=0))
+        (Path(folder) / "nvml.txt").write_text(nvml(CASES[name].devices if name in CASES else 1, used=0))
         program = [sys.executable, "-m", "tests.gallery.programs", name, folder]
         done = subprocess.run(
-            [sys.executable, "-m", "otelgpu", "diagnose", "utilization", "--json", "--", *program],
+            [sys.executable, "-m", "otelgpu", "diagnose", "utilization", "--json", *options, "--", *program],
             cwd=ROOT,
             env=environ,
             capture_output=True,

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.gallery.programs.device import FAKES
+from tests.gallery.programs.products import CALLS, FLOPS
 from tests.gallery.utilization import CASES, NOTHING, Said, diagnose
 from tests.kernel.observing import OTELGPU
 from tests.rig import ROOT, fake_cudart_path
@@ -92,3 +93,13 @@ def test_a_recording_says_the_same_and_a_page_is_written(tmp_path: Path) -> None
     assert "host_transfer" in [each["cause"] for each in report["verdicts"]]
     assert any("copies that block" in each["text"] for each in report["verdicts"][0]["evidence"])
     assert "host_transfer" in page.read_text()
+
+
+def test_flops_of_matrix_products_are_those_of_the_shapes_that_cublas_was_called_with(tmp_path: Path) -> None:
+    said = diagnose("matrix_products", "--flops")
+    found = {each.name: each for each in said.document.figures}
+    assert "from 320 calls of cuBLAS; what other kernels did is not counted" in found["mfu"].text
+    rate, busy = found["matrix_flops_per_second"].value, found["launches_per_second"].value
+    assert rate is not None and busy is not None
+    launches = 10 * CALLS / 4
+    assert rate * launches / busy == pytest.approx(FLOPS, rel=1e-6)  # the same seconds

@@ -26,6 +26,7 @@ from otelgpu.diagnose.utilization.idle import BY_CALLS, Idle, idle_by_calls, idl
 from otelgpu.diagnose.utilization.job_findings import Watched, nature, shared_or_unused
 from otelgpu.diagnose.utilization.job_processes import JobProcess
 from otelgpu.diagnose.utilization.lost import MOST_LOST, MOST_UNSEEN, Lost
+from otelgpu.diagnose.utilization.matrix_products import MatrixProducts
 from otelgpu.diagnose.utilization.peaks import Peak, peak_of
 from otelgpu.diagnose.utilization.verdicts import (
     INCONCLUSIVE,
@@ -47,7 +48,7 @@ _WITHOUT_GAPS: Final = (BATCH_SIZE, LIBRARY_INSTALLATION)
 class Job(Struct, kw_only=True):
     """All that was seen. ``watched_ns``: from when until when, Unix nanoseconds.
 
-    ``processes``, ``devices``: None of a file, which has neither.
+    ``processes``, ``devices``: None of a file, which has neither. ``products``: None: nobody looked.
     """
 
     observations: Observations
@@ -62,6 +63,7 @@ class Job(Struct, kw_only=True):
     workload: Workload | None = None
     rejected: Mapping[str, int] = {}
     lost: Lost = Lost()
+    products: MatrixProducts | None = None
 
     def shares_lost(self) -> tuple[float, float]:
         """Of the calls, and of what was seen of threads."""
@@ -96,7 +98,7 @@ def diagnose(job: Job) -> tuple[UtilizationReport, list[Judged]]:
     report = UtilizationReport(
         verdicts=verdicts,
         input=_summary(job, judged, first),
-        figures=figures(loop, step_s, mine, peak, job.workload),
+        figures=figures(loop, step_s, mine, peak, job.workload, job.products),
         table=_table(loop) if loop is not None else [],
         remarks=[remark for each in judged for remark in each.remarks],
         limits=_limits(job, judged, mine),

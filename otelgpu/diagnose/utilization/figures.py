@@ -16,13 +16,13 @@ from otelgpu.diagnose.utilization.devices import DeviceUse
 from otelgpu.diagnose.utilization.findings import Loop
 from otelgpu.diagnose.utilization.gpu_calls import BLOCKING_COPY, COPY, LAUNCH, SYNC
 from otelgpu.diagnose.utilization.idle import BY_DEVICE
+from otelgpu.diagnose.utilization.matrix_products import MatrixProducts
 from otelgpu.diagnose.utilization.model_shape import ModelShape
 from otelgpu.diagnose.utilization.peaks import Peak
 from otelgpu.diagnose.utilization.verdicts import Figure
 
-NO_CONFIGURATION: Final = (
-    "FLOPs unknown: give --model-config (shapes of matrix products are not seen in calls of cuBLAS)"
-)
+NO_CONFIGURATION: Final = "FLOPs unknown: give --model-config, or --flops for those of calls of cuBLAS"
+_NO_PRODUCTS: Final = "no call of cuBLAS or cuBLASLt was seen whose shapes are known"
 _NO_GPM: Final = "not read: NVML's GPM is on Hopper and newer, and is not there or not read on this device"
 
 
@@ -46,11 +46,20 @@ def figures(
     devices: Sequence[DeviceUse],
     peak: Peak | None,
     workload: Workload | None,
+    products: MatrixProducts | None = None,
 ) -> list[Figure]:
-    """All, in the order in which they are read. ``devices``: that the job is on; ``step_s`` 0: not known."""
-    model = devices[0].model if devices else ""
+    """All, in the order in which they are read. ``devices``: that the job is on; ``step_s`` 0: not known.
+
+    ``products``: of all its processes; None: nobody looked.
+    """
+    model, number = devices[0].model if devices else "", max(len(devices), 1)
+    seconds = loop.length_ns / 1e9 if loop is not None else 0.0
     return [
-        *_of_model(workload, step_s, max(len(devices), 1), peak, model),
+        *(
+            _of_products(products, seconds, number, peak, model)
+            if products is not None and workload is None
+            else _of_model(workload, step_s, number, peak, model)
+        ),
         *_of_devices(devices, peak),
         *(_of_loop(loop) if loop is not None else []),
     ]
@@ -102,6 +111,30 @@ def _of_model(
         f"{read / 1e9:.3g} GB a step of {step_s * 1e3:.3g} ms, of {peak.memory_gb_per_s:g} GB/s × {devices}"
     )
     return [*found, Figure(name="mbu", value=value, unit="1", text=text)]
+
+
+def _of_products(
+    products: MatrixProducts, seconds: float, devices: int, peak: Peak | None, model: str
+) -> list[Figure]:
+    """A lower bound: what other kernels computed is in no shape."""
+    rate = "matrix_flops_per_second"
+    if not products.calls or not seconds:
+        return [
+            Figure(name=name, value=None, unit=unit, text=_NO_PRODUCTS)
+            for name, unit in (("mfu", "1"), (rate, "{FLOP}/s"))
+        ]
+    without = f", {products.unknown:,} more without shapes" if products.unknown else ""
+    text = (
+        f"at least: from {products.calls:,} calls of cuBLAS{without}; what other kernels did is not counted"
+    )
+    flops = sum(products.flops.values()) / seconds
+    found = Figure(name=rate, value=flops, unit="{FLOP}/s", text=text)
+    if peak is None:
+        return [Figure(name="mfu", value=None, unit="1", text=_no_peak(model)), found]
+    of = ", ".join(dtype or "of unknown type" for dtype in products.flops)
+    share = products.seconds_at(peak.tflops) / (seconds * devices)
+    text = f"{text}; of the peak of {model} × {devices}, dense ({of})"
+    return [Figure(name="mfu", value=share, unit="1", text=text), found]
 
 
 def _of_devices(devices: Sequence[DeviceUse], peak: Peak | None) -> list[Figure]:

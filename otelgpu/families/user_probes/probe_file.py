@@ -40,6 +40,7 @@ _METRIC: Final = re.compile(
 )  # instrument name syntax of OpenTelemetry's metrics API
 _TYPES: Final = {f"{sign}{8 * size}": (size, sign == "s") for size in (1, 2, 4, 8) for sign in "us"}
 _REGISTER_ARGUMENTS: Final = tuple(f"arg{number}" for number in range(1, 7))
+_CALL_ARGUMENTS: Final = tuple(f"arg{number}" for number in range(1, 25))
 _OUTPUTS: Final = ("span", "metric", "profile")
 
 
@@ -260,7 +261,7 @@ class _Reader:
 
     def _check_from(self, node: _Node, where: str, target: Target) -> None:
         known = {
-            Functions: (lambda: where in (*_REGISTER_ARGUMENTS, "result"), "arg1 to arg6, or result"),
+            Functions: (lambda: where in (*_CALL_ARGUMENTS, "result"), "arg1 to arg24, or result"),
             Usdt: (lambda: re.fullmatch("arg([1-9]|1[0-2])", where) is not None, "arg1 to arg12"),
             Kprobe: (lambda: where in _REGISTER_ARGUMENTS, "arg1 to arg6"),
         }

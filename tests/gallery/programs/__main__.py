@@ -12,6 +12,7 @@ from tests.gallery.programs import (
     held_out,
     low_use,
     pairs,
+    products,
     stalls,
     storage,
     well_used,
@@ -19,5 +20,5 @@ from tests.gallery.programs import (
 
 if __name__ == "__main__":
     name, folder = sys.argv[1], Path(sys.argv[2])
-    modules = (stalls, storage, compilers, devices, pairs, healthy, held_out, low_use, well_used)
+    modules = (stalls, storage, compilers, devices, pairs, healthy, held_out, low_use, well_used, products)
     next(found for module in modules if (found := getattr(module, name, None)) is not None)(folder)

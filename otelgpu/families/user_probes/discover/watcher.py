@@ -29,6 +29,7 @@ from otelgpu.kernel.tracepoints import Field, fields_of
 from otelgpu.model.inputs import Input
 from otelgpu.model.losses import Reasons
 from otelgpu.model.user_probes import (
+    REGISTERS,
     Argument,
     ArgumentSource,
     Functions,
@@ -57,6 +58,8 @@ REASONS: Final = Reasons(
 )
 _FILES: Final = 4096
 _RESULT: Final = "result"
+_IN_REGISTERS: Final = 6  # arguments of a function; the others are on the stack
+_STACK_POINTER: Final = REGISTERS.index("rsp")
 _PROFILE: Final = "profile"
 _INSIDE: Final = 1 << 16  # USER_INSIDE of bpf/profile/user.h
 
@@ -396,10 +399,16 @@ def _of_call(argument: Argument) -> Reading:
     """Of a function's arguments by the System V ABI, or of its result."""
     if argument.where == _RESULT:
         return Reading(source=ArgumentSource.RESULT, size=argument.size, signed=argument.signed)
-    register = int(argument.where.removeprefix("arg")) - 1
-    return Reading(
-        source=ArgumentSource.REGISTER, size=argument.size, signed=argument.signed, register=register
-    )
+    place = int(argument.where.removeprefix("arg")) - 1
+    if place >= _IN_REGISTERS:
+        return Reading(
+            source=ArgumentSource.MEMORY,
+            size=argument.size,
+            signed=argument.signed,
+            register=_STACK_POINTER,
+            offset=8 * (place - _IN_REGISTERS + 1),  # at the entry the return address is on top
+        )
+    return Reading(source=ArgumentSource.REGISTER, size=argument.size, signed=argument.signed, register=place)
 
 
 def _of_field(probe: UserProbe, argument: Argument, fields: Mapping[str, Field]) -> Reading:

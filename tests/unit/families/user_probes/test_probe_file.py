@@ -123,7 +123,11 @@ def test_what_needs_the_return(output: object, returns: bool) -> None:
         (entry(output={"metric": {"name": "1x"}}), "'1x' is no name of a metric"),
         (entry(output={"metric": {"name": "x", "instrument": "gauge"}}), "neither counter nor histogram"),
         (entry(output={"metric": {"name": "x", "value": "y"}}), "no argument is called 'y'"),
-        (entry(arguments=[{"name": "a", "from": "arg7"}]), "'arg7' cannot be read here"),
+        (entry(arguments=[{"name": "a", "from": "arg25"}]), "'arg25' cannot be read here"),
+        (
+            '{"probes": [{"kprobe": "f", "arguments": [{"name": "a", "from": "arg7"}]}]}',
+            "'arg7' cannot be read here",
+        ),
         (entry(arguments=[{"name": "a", "from": "arg1", "type": "f64"}]), "'f64' is none of u8"),
         (entry(arguments=[{"name": "a"}]), "an argument has a 'from'"),
         (entry(arguments=[{"name": f"a{n}", "from": "arg1"} for n in range(5)]), "5 arguments; 4 can"),
