@@ -117,11 +117,31 @@ struct inode___before_6_11 {
 struct inode___before_6_6 {
 	struct timespec64 i_ctime;
 };
+struct hlist_bl_node {
+	struct hlist_bl_node **pprev;
+};
 struct dentry {
+	struct hlist_bl_node d_hash; /* pprev is NULL: nobody finds it by its name */
+	struct dentry *d_parent;
 	struct qstr d_name;
+	struct inode *d_inode;
+};
+struct vfsmount {
+	struct dentry *mnt_root;
+};
+struct mnt_namespace;
+struct mount {
+	struct mount *mnt_parent;
+	struct dentry *mnt_mountpoint;
+	struct vfsmount mnt;
+	struct mnt_namespace *mnt_ns;
 };
 struct path {
+	struct vfsmount *mnt;
 	struct dentry *dentry;
+};
+struct fs_struct {
+	struct path root;
 };
 struct file {
 	struct path f_path;
@@ -173,6 +193,7 @@ struct task_struct {
 	struct task_struct *group_leader;
 	struct pid *thread_pid;
 	struct signal_struct *signal;
+	struct fs_struct *fs;
 	struct files_struct *files;
 	struct thread_struct thread;
 	char comm[16];

@@ -8,14 +8,20 @@
 
 #define FILE_NUMBER_SHIFT 8
 
-/* Of a file by its name: equal for equal inodes of one name, in 56 bits; a deleted file's inode is used again. */
+/*
+ * Of a file by its path: equal for equal inodes of one name in one directory, seen through one mount, in 56 bits. A
+ * deleted file's inode is used again; what is mounted at two places has two paths.
+ */
 static __always_inline __u64 file_number(struct file *file)
 {
 	__u64 inode = BPF_CORE_READ(file, f_inode, i_ino);
 	__u64 device = BPF_CORE_READ(file, f_inode, i_sb, s_dev);
 	__u64 name = BPF_CORE_READ(file, f_path.dentry, d_name.hash);
+	__u64 folder = BPF_CORE_READ(file, f_path.dentry, d_parent, d_inode, i_ino);
+	__u64 mount = (__u64)BPF_CORE_READ(file, f_path.mnt);
+	__u64 mixed = mix(mix(mix(HASH_PRIME, device), inode), name);
 
-	return mix(mix(mix(HASH_PRIME, device), inode), name) >> FILE_NUMBER_SHIFT;
+	return mix(mix(mixed, folder), mount) >> FILE_NUMBER_SHIFT;
 }
 
 SEC(FILE_CALLS_ENTER)
@@ -47,12 +53,16 @@ int file_exit(struct syscall_exit *exit)
 	record->other = file_number(slow.file) << FILE_NUMBER_SHIFT | slow.api;
 	record->status = slow.status;
 	bpf_get_current_comm(record->name, sizeof(record->name));
-	read_file_name(slow.file, record->file, sizeof(record->file));
+	record->path_end = read_file_path(slow.file, record->path);
+	record->deleted = is_deleted(slow.file);
+	if (record->path_end == PATH_UNREADABLE)
+		count(COUNTER_FILE_UNREADABLE);
 	submit(record);
 	return 0;
 }
 
 RECORD(profile_file);
 ENUM(file_api);
+ENUM(path_end);
 
 #endif

@@ -6,6 +6,7 @@
 #ifndef OTELGPU_PROFILE_H
 #define OTELGPU_PROFILE_H
 
+#include "../lib/file_paths.h"
 #include "../lib/record.h"
 
 /* Up to PROFILE_USER the numbers are those of SampleKind (otelgpu/model/samples.py): a test compares them. */
@@ -53,9 +54,11 @@ struct profile_file {
 	__u64 other;
 	char name[16];
 	__u8 state;
-	__u8 reserved[3];
-	__s32 status;  /* 0, or a negative errno */
-	char file[64]; /* the last part of its path, cut */
+	__u8 path_end; /* enum path_end: lib/file_paths.h */
+	__u8 deleted;
+	__u8 reserved;
+	__s32 status;	       /* 0, or a negative errno */
+	char path[PATH_BYTES]; /* names, the last part first, each with its NUL */
 };
 
 /* A request: a sample whose `other` is the device's number (major << 20 | minor), and above 32 bits REQ_OP_*. */

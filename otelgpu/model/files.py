@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import IntEnum
+from typing import Final
 
 from msgspec import Struct
 
 from otelgpu.model.operations import Operations
+
+CUT: Final = "…"
+"""At the beginning of a path: in place of the directories nearest to the root, where they are more than are kept."""
+
+DELETED: Final = " (deleted)"
+"""Behind the path of a file that has lost its name, as the kernel writes it in ``/proc/PID/fd``."""
 
 
 class FileCall(IntEnum):

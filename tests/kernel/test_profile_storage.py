@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from otelgpu.model.files import FileCall
+from otelgpu.model.files import CUT, DELETED, FileCall
 from otelgpu.model.profiling import ProfileKind
 from otelgpu.model.samples import OPERATION_SHIFT, SampleKind
 from tests.kernel.observing import Watch
@@ -30,8 +30,71 @@ def test_a_checkpoint_is_reported_with_its_file_its_bytes_and_its_time(
         ((size, ns),) = taken.known[said]
         assert int(found["size_bytes"]) == size
         assert 0 <= ns - int(found["value"]) < 0.05 * ns + 1_000_000
-        assert taken.decoder.name_of(SampleKind.FILE, int(found["other"])) == "checkpoint.bin"
+        assert taken.decoder.name_of(SampleKind.FILE, int(found["other"])) == str(tmp_path / "checkpoint.bin")
         assert len(taken.under(samples[samples["other"] == found["other"]], "saves")) == 1
+
+
+def paths_of(watch: Callable[..., Watch], command: Sequence[str | Path]) -> set[str]:
+    """Of the files that a program's slow calls were on."""
+    taken = profiled(watch, ProfileKind.FILE)
+    taken.run(command)
+    samples = taken.of_kind(SampleKind.FILE)
+    return {taken.decoder.name_of(SampleKind.FILE, int(each)) for each in samples["other"]}
+
+
+@pytest.mark.parametrize(
+    ("names", "is_whole"),
+    [(["a"] * 200, True), (["directory"] * 50, True), (["d" * 200] * 4, False), (["d" * 12] * 200, False)],
+    ids=["200 short", "50", "4 long", "200"],
+)
+def test_a_path_is_whole_or_said_to_be_cut(
+    watch: Callable[..., Watch], tmp_path: Path, names: list[str], is_whole: bool
+) -> None:
+    program, folder = compiled(tmp_path), tmp_path.joinpath(*names)
+    folder.mkdir(parents=True)
+    (found,) = paths_of(watch, [program, "saves", folder / "checkpoint.bin"])
+    if is_whole:
+        assert found == str(folder / "checkpoint.bin")
+        return
+    mark, _, rest = found.partition("/")
+    assert mark == CUT and str(folder / "checkpoint.bin").endswith(f"/{rest}")
+    assert 600 < len(rest) < 900
+
+
+def test_a_path_leads_over_what_is_mounted(watch: Callable[..., Watch], tmp_path: Path) -> None:
+    program, inner, seen = compiled(tmp_path), tmp_path / "disk/inner", tmp_path / "seen/as"
+    inner.mkdir(parents=True)
+    seen.mkdir(parents=True)
+    script = f"mount --bind {tmp_path}/disk {seen} && exec {program} saves {seen}/inner/checkpoint.bin"
+    command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script]
+    assert paths_of(watch, command) == {f"{seen}/inner/checkpoint.bin"}
+    assert (inner / "checkpoint.bin").exists()
+
+
+def test_a_path_begins_at_the_root_directory_of_the_process(
+    watch: Callable[..., Watch], tmp_path: Path
+) -> None:
+    script = f'mount --bind / {tmp_path}/root && exec chroot {tmp_path}/root "$0" saves "$1"'
+    (tmp_path / "root").mkdir()
+    command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script]
+    program, path = compiled(tmp_path), tmp_path / "checkpoint.bin"
+    assert paths_of(watch, [*command, program, path]) == {str(path)}
+
+
+def test_a_file_that_was_deleted_is_said_to_be(watch: Callable[..., Watch], tmp_path: Path) -> None:
+    path = tmp_path / "gone.bin"
+    script = f'exec 3>{path}; rm {path}; exec "$0" saves /proc/self/fd/3'
+    found = paths_of(watch, ["sh", "-c", script, compiled(tmp_path)])
+    assert found == {f"{path}{DELETED}"} and not path.exists()
+
+
+def test_memory_that_has_a_name_has_no_directory(watch: Callable[..., Watch], tmp_path: Path) -> None:
+    number = os.memfd_create("scratch", 0)
+    try:
+        command = [compiled(tmp_path), "saves", Path(f"/proc/{os.getpid()}/fd/{number}")]
+        assert paths_of(watch, command) == {"memfd:scratch"}
+    finally:
+        os.close(number)
 
 
 def test_calls_that_are_quicker_than_asked_for_are_not_reported(

@@ -65,6 +65,7 @@ class Activity(Struct, frozen=True, kw_only=True):
     path: tuple[str, ...] = ()
     syscall: str = ""
     file_name: str = ""
+    file_path: str = ""
     size_bytes: int = -1
     kernel: tuple[str, ...] = ()
     waker: Frames = ()
@@ -105,7 +106,11 @@ def _calls(thread: ThreadSeen) -> Iterator[Activity]:
         if file is not None:
             used.add(id(file))
             row = structs.replace(
-                row, file_call=file.file_call, file_name=file.file_name, size_bytes=file.size_bytes
+                row,
+                file_call=file.file_call,
+                file_name=file.file_name,
+                file_path=file.file_path,
+                size_bytes=file.size_bytes,
             )
         yield _activity(row)
     yield from (_activity(row) for row in files.values() if id(row) not in used)
@@ -131,6 +136,7 @@ def _activity(row: Seen) -> Activity:
         path=own_path(row.frames),
         syscall=row.call or row.syscall,
         file_name=row.file_name,
+        file_path=row.file_path,
         size_bytes=row.size_bytes,
         kernel=kernel_frames(row.frames),
         span=row.span,

@@ -26,7 +26,7 @@ from otelgpu.diagnose.stall.causes import (
 from otelgpu.diagnose.stall.compiling import compiled
 from otelgpu.diagnose.stall.critical import critical_threads, window
 from otelgpu.diagnose.stall.disks import disk_evidence, disk_of
-from otelgpu.diagnose.stall.evidence import evidence_of
+from otelgpu.diagnose.stall.evidence import evidence_of, file_evidence
 from otelgpu.diagnose.stall.gaps import (
     LEAST_GAP_NS,
     LONGER,
@@ -165,6 +165,7 @@ def _verdict(
     mine = [each for each in finding.activities if each.cause == cause] or list(finding.activities)
     longest = _most(mine)
     lengths = sorted(finding.lengths_ns)
+    file, path = file_of(mine)
     holder = None
     if cause in (GIL, LOCK) or (cause == INPUT and longest.waker):
         holder = holder_of(mine, cause, judged.thread, seen.threads)
@@ -173,7 +174,8 @@ def _verdict(
         cause=cause,
         thread=place_of(judged.thread),
         line=line_of(longest.site),
-        file=file_of(mine),
+        file=file,
+        path=path,
         device="" if disk is None else disk.device,
         bytes=stall_bytes(finding),
         latency=Latency(median_s=median(lengths) / 1e9, most_s=lengths[-1] / 1e9),
@@ -187,7 +189,11 @@ def _verdict(
         holder=holder,
         cost=StallCost(seconds=finding.cost_ns / 1e9, share=finding.share),
         confidence=round(finding.explained, 3),
-        evidence=[*evidence_of(finding, judged.steps, around), *disk_evidence(finding, disk, seen.types)],
+        evidence=[
+            *evidence_of(finding, judged.steps, around),
+            *file_evidence(path),
+            *disk_evidence(finding, disk, seen.types),
+        ],
         spans=list(dict.fromkeys(each.span for each in finding.activities if each.span))[:MOST_SPANS],
         next=CAUSES[cause].next,
         code=CAUSES[cause].code,
@@ -298,7 +304,7 @@ def _table(judged: Judged) -> list[Spent]:
     rows = []
     for group in groups(judged.activities).values():
         cause, site = cause_of_group(group), _most(group).site
-        what = " ".join(filter(None, (file_of(group), f"in {site.label}" if site is not None else "")))
+        what = " ".join(filter(None, (file_of(group)[0], f"in {site.label}" if site is not None else "")))
         rows.append(_spent(cause, what, group, total))
     idle = [each for each in judged.activities if each.cause == IDLE]
     if idle:

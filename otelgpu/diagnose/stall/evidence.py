@@ -11,6 +11,7 @@ from otelgpu.diagnose.stall.gaps import Finding
 from otelgpu.diagnose.stall.rhythm import Rhythm
 from otelgpu.diagnose.stall.surroundings import Surroundings
 from otelgpu.diagnose.stall.verdicts import StallEvidence
+from otelgpu.model.files import CUT
 from otelgpu.model.quantities import duration
 
 _MOST_NEIGHBOURS: Final = 3
@@ -23,6 +24,14 @@ def evidence_of(finding: Finding, steps: Rhythm | None, around: Surroundings | N
     if around is not None:
         found += _surrounding(finding, around)
     return found
+
+
+def file_evidence(path: str) -> list[StallEvidence]:
+    """Where the file lies, as its process sees it: in a container from its root directory."""
+    if not path:
+        return []
+    cut = ": the directories nearest to the root are too many to be kept" if path.startswith(CUT) else ""
+    return [StallEvidence(name="file", text=f"the file is {path}{cut}")]
 
 
 def _steps(finding: Finding, steps: Rhythm | None) -> StallEvidence:

@@ -13,6 +13,7 @@ Example: steps of 100 ms, every fifth of 220, in those a ``write`` of 115: that 
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -332,17 +333,32 @@ def stall_bytes(finding: Finding) -> int | None:
     return int(median(known)) if known else None
 
 
-def file_of(found: Sequence[Activity]) -> str:
-    """The file that most time is spent on; of many whose names differ by numbers, with ``*`` in place of those."""
-    spent: Counter[str] = Counter()
+def file_of(found: Sequence[Activity]) -> tuple[str, str]:
+    """The file that most time is spent on, and its path; ("", ""): not known.
+
+    Of many whose names differ by numbers the name has ``*`` in place of those, and the path, too, where they lie in
+    several directories.
+    """
+    spent: Counter[tuple[str, str]] = Counter()
     for each in found:
         if each.file_name:
-            spent[each.file_name] += each.length_ns
+            spent[each.file_name, each.file_path] += each.length_ns
     if not spent:
-        return ""
+        return "", ""
     patterns: Counter[str] = Counter()
-    for name, length in spent.items():
-        patterns[re.sub(r"\d+", "*", name)] += length
+    for (name, _), length in spent.items():
+        patterns[_starred(name)] += length
     pattern = patterns.most_common(1)[0][0]
-    names = [name for name in spent if re.sub(r"\d+", "*", name) == pattern]
-    return names[0] if len(names) == 1 else pattern
+    names, paths = zip(*(each for each in spent if _starred(each[0]) == pattern), strict=True)
+    file = names[0] if len(set(names)) == 1 else pattern
+    if len(set(paths)) == 1:
+        return file, paths[0]
+    folders = {posixpath.dirname(path) for path in paths if path}
+    if not folders:
+        return file, ""
+    folder = folders.pop() if len(folders) == 1 else _starred(folders.pop())
+    return file, posixpath.join(folder, file)
+
+
+def _starred(text: str) -> str:
+    return re.sub(r"\d+", "*", text)

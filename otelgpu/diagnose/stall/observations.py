@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from otelgpu.diagnose.profile_rows import frames_of, process_of, value_of
 from otelgpu.model.profiles import ProfileColumns
@@ -41,6 +41,7 @@ _STATE: Final = "otelgpu.thread.state"
 _SYSCALL: Final = "otelgpu.syscall.name"
 _FILE_CALL: Final = "otelgpu.file.call"
 _FILE_NAME: Final = "file.name"
+_FILE_PATH: Final = "file.path"
 _CALL: Final = "otelgpu.call.name"
 _DEVICE: Final = "otelgpu.block.device"
 _OPERATION: Final = "otelgpu.block.operation"
@@ -69,6 +70,7 @@ class Seen(Struct, frozen=True):
     span: str = ""
     call: str = ""
     device: str = ""
+    file_path: str = ""
 
     @property
     def end_ns(self) -> int:
@@ -130,26 +132,11 @@ def _with(row: Seen, thread: ThreadSeen, extra: dict[tuple[str, int, int, int], 
     """With what the row of the other sample type of the same call says."""
     if row.type == FILE_TIME:
         size = extra.get((FILE_BYTES, thread.pid, thread.tid, row.begin_ns), -1)
-        return _replaced(row, count=1, size_bytes=size)
+        return structs.replace(row, count=1, size_bytes=size)
     if row.type == SYSCALL_TIME:
-        return _replaced(row, count=extra.get((SYSCALLS, thread.pid, thread.tid, row.begin_ns), 1))
+        count = extra.get((SYSCALLS, thread.pid, thread.tid, row.begin_ns), 1)
+        return structs.replace(row, count=count)
     return row
-
-
-def _replaced(row: Seen, *, count: int, size_bytes: int = -1) -> Seen:
-    return Seen(
-        row.type,
-        row.begin_ns,
-        row.length_ns,
-        row.frames,
-        row.state,
-        row.syscall,
-        row.file_call,
-        row.file_name,
-        count,
-        size_bytes,
-        row.span,
-    )
 
 
 def _rows(batch: ProfileColumns, rejected: Counter[str]) -> Iterator[tuple[int, str, Seen]]:
@@ -185,6 +172,7 @@ def _rows(batch: ProfileColumns, rejected: Counter[str]) -> Iterator[tuple[int, 
                 span=_span(batch, row),
                 call=_text(attributes.get(_OPERATION if kind == BLOCK_TIME else _CALL), row),
                 device=_text(attributes.get(_DEVICE), row),
+                file_path=_text(attributes.get(_FILE_PATH), row),
             ),
         )
 

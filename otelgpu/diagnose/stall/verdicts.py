@@ -78,8 +78,9 @@ class StallEvidence(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class StallVerdict(Struct, frozen=True, kw_only=True):
     """One finding; an empty text or list, or null, where a thing has none.
 
-    ``file``: last part of its path; ``device``: the disk that the thread's own requests went to. ``kernel``: functions
-    under which the thread waited, the innermost first. ``spans``: trace and span ids of what it delayed.
+    ``file``: last part of ``path``, which begins at the root directory of the process, or with ``…`` where it was cut;
+    ``device``: the disk that the thread's own requests went to. ``kernel``: functions under which the thread waited,
+    the innermost first. ``spans``: trace and span ids of what it delayed.
     """
 
     klass: str = field(name="class")
@@ -87,6 +88,7 @@ class StallVerdict(Struct, frozen=True, kw_only=True):
     thread: ThreadPlace | None = None
     line: Line | None = None
     file: str = ""
+    path: str = ""
     device: str = ""
     bytes: int | None = None
     latency: Latency | None = None

@@ -156,7 +156,7 @@ def _of_waits(cause: str, mine: Sequence[Activity], total: int, loop: Loop) -> L
         lost_ns=total,
         share=total / loop.length_ns,
         site=longest.site,
-        file=file_of(mine),
+        file=file_of(mine)[0],
         evidence=evidence,
         spans=list(dict.fromkeys(each.span for each in mine if each.span))[:20],
         begin_ns=mine[0].begin_ns,

@@ -61,10 +61,14 @@ class Timeline:
         self.row(OFF_CPU, ms, (*waits, *native("clock_nanosleep"), site), state="interruptible")
         self.now += round(ms * MS)
 
-    def write(self, ms: float, size_bytes: int, name: str = "checkpoint.bin", call: str = "write") -> None:
-        """A slow call on a file."""
+    def write(
+        self, ms: float, size_bytes: int, name: str = "checkpoint.bin", call: str = "write", folder: str = ""
+    ) -> None:
+        """A slow call on a file; of a recording without paths ``folder`` is empty."""
         syscall = {"write": "write", "sync": "fsync", "read": "read"}[call]
-        self.row(FILE_TIME, ms, (SAVE, LOOP), file_call=call, file_name=name, size_bytes=size_bytes)
+        path = f"{folder}/{name}" if folder else ""
+        file = {"file_call": call, "file_name": name, "file_path": path, "size_bytes": size_bytes}
+        self.row(FILE_TIME, ms, (SAVE, LOOP), **file)
         self.row(SYSCALL_TIME, ms, (SAVE, LOOP), syscall=syscall)
         inside = kernel("generic_perform_write", "vfs_write", "ksys_write", "do_syscall_64")
         self.row(OFF_CPU, ms / 2, (*inside, SAVE, LOOP), state="uninterruptible")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -22,7 +22,7 @@ from otelgpu.diagnose.stall.observations import (
 )
 from otelgpu.diagnose.stall.sentences import ordinal, sentence, shown_bytes
 from otelgpu.diagnose.stall.surroundings import Neighbour, Surroundings
-from otelgpu.diagnose.stall.verdicts import INCONCLUSIVE, StallReport
+from otelgpu.diagnose.stall.verdicts import INCONCLUSIVE, StallReport, StallVerdict
 from otelgpu.render.frames import Frame, Kind
 from tests.unit.diagnose.stall_timelines import (
     LOOP,
@@ -456,6 +456,37 @@ def test_a_program_without_python_has_steps_and_places_by_its_own_functions() ->
     assert verdict.cause == "file_write" and verdict.rhythm is not None and verdict.rhythm.every == 5
     assert verdict.line is not None and verdict.line.function == "save_state"
     assert "at simulate save_state, which takes 100 ms" in sentence(verdict)
+
+
+def writes_to(*folders: str, names: Sequence[str] = ("checkpoint.bin",)) -> StallVerdict:
+    """The verdict on a loop that writes a file every fifth step, in turn to each of the folders and names."""
+    made = Timeline()
+    for step in range(40):
+        made.work(30)
+        made.sleep(10)
+        if step % 5 == 4:
+            turn = step // 5
+            made.write(100, 50_000_000, name=names[turn % len(names)], folder=folders[turn % len(folders)])
+    (verdict,) = report(observed(made)).verdicts
+    return verdict
+
+
+@pytest.mark.parametrize(
+    ("folders", "names", "file", "path"),
+    [
+        (["/srv/run7"], ["a.bin"], "a.bin", "/srv/run7/a.bin"),
+        (["/srv/run7"], ["a1.bin", "a2.bin"], "a*.bin", "/srv/run7/a*.bin"),
+        (["/srv/run7", "/srv/run8"], ["a.bin"], "a.bin", "/srv/run*/a.bin"),
+        (["…/d/d"], ["a.bin"], "a.bin", "…/d/d/a.bin"),
+        ([""], ["a1.bin", "a2.bin"], "a*.bin", ""),
+    ],
+)
+def test_a_file_is_named_with_its_path(folders: list[str], names: list[str], file: str, path: str) -> None:
+    verdict = writes_to(*folders, names=names)
+    assert (verdict.file, verdict.path) == (file, path)
+    said = [each.text for each in verdict.evidence if each.name == "file"]
+    assert [path in text for text in said] == ([True] if path else [])
+    assert ["cut" in text or "too many" in text for text in said] == ([path.startswith("…")] if path else [])
 
 
 def test_of_two_faults_in_one_step_each_is_named() -> None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from otelgpu.engine.profile_rows import Label, ProfileRows, Rows
 from otelgpu.families.profiles import names
+from otelgpu.families.profiles.storage.names import last_part
 from otelgpu.model.files import FileCall
 from otelgpu.model.profiles import FrameType, ValueType
 from otelgpu.model.profiling import ProfileKind
@@ -31,7 +32,7 @@ _OPERATIONS: Final = {
 """enum req_op, include/linux/blk_types.h."""
 
 NameOf = Callable[[int, int], str]
-"""(kind of the sample, its ``other``) → file or device; "" where it is not known."""
+"""(kind of the sample, its ``other``) → path of the file, or device; "" where it is not known."""
 
 
 def block_operation(number: int) -> str:
@@ -82,9 +83,10 @@ def _parts(kind: SampleKind, number: int, name_of: NameOf) -> tuple[str, Label]:
     name = name_of(kind, number)
     if kind is SampleKind.FILE:
         call = _CALLS.get(number & _CALL, f"call {number & _CALL}")
-        return f"[{call} {name or 'a file'}]", (
+        file = last_part(name)
+        return f"[{call} {file or 'a file'}]", (
             (names.FILE_CALL, call),
-            *(((names.FILE_NAME, name),) if name else ()),
+            *(((names.FILE_NAME, file), (names.FILE_PATH, name)) if file else ()),
         )
     device, operation = block_device(number, name), block_operation(number)
     return f"[block {device} {operation}]", ((names.BLOCK_DEVICE, device), (names.BLOCK_OPERATION, operation))

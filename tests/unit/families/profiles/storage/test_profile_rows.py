@@ -24,7 +24,7 @@ ALL = ProfileSettings(kinds=frozenset(ProfileKind))
 
 
 def named(kind: int, number: int) -> str:
-    return {SampleKind.FILE: "checkpoint.bin", SampleKind.BLOCK: "vda"}[SampleKind(kind)]
+    return {SampleKind.FILE: "/srv/run/checkpoint.bin", SampleKind.BLOCK: "vda"}[SampleKind(kind)]
 
 
 def reported(
@@ -68,7 +68,21 @@ def test_a_call_on_a_file_says_what_was_done_to_which_and_how_many_bytes() -> No
     assert leaves(found["file_time"]) == ["[write checkpoint.bin]"]
     assert found["file_time"].rows["value"].tolist() == [5_000]
     assert found["file_bytes"].rows["value"].tolist() == [4096]
-    assert dict(found["file_time"].labels[0]) == {"otelgpu.file.call": "write", "file.name": "checkpoint.bin"}
+    assert dict(found["file_time"].labels[0]) == {
+        "otelgpu.file.call": "write",
+        "file.name": "checkpoint.bin",
+        "file.path": "/srv/run/checkpoint.bin",
+    }
+
+
+def test_a_file_that_was_deleted_keeps_its_name() -> None:
+    found = reported(
+        SampleKind.FILE,
+        {"other": 7 << FILE_SHIFT | FileCall.SYNC},
+        names=lambda kind, number: "/srv/a.bin (deleted)",
+    )
+    assert leaves(found["file_time"]) == ["[sync a.bin]"]
+    assert dict(found["file_time"].labels[0])["file.path"] == "/srv/a.bin (deleted)"
 
 
 def test_a_file_without_a_name_is_a_file_and_an_unknown_call_is_its_number() -> None:
