@@ -110,6 +110,11 @@ test-rdma: bpf vm ## Real RDMA programs over soft RoCE in a guest, observed (fiv
 	$(call step,RDMA in a guest)
 	@$(call pytest,$(PYTHON_VENV),tests/vm)
 
+.PHONY: test-injection
+test-injection: bpf fakes ## A library into busy programs, again and again: none is harmed (INJECTIONS=340, INJECTION_MODES="malloc forks"; root, or sudo)
+	$(call step,injection)
+	@$(AS_ROOT) -m tests.rig.injection $(or $(INJECTIONS),340) $(INJECTION_MODES)
+
 .PHONY: test-servers
 test-servers: bpf ## Real servers under one load, observed: docs/reference/measured/real-servers.md (SERVERS="axum tornado"; root, or sudo; half an hour)
 	$(call step,real servers)

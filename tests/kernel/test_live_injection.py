@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -196,6 +197,50 @@ def test_who_is_traced_already_is_refused_and_so_is_who_is_stopped(busy_program:
         with pytest.raises(InjectionRefused, match="it is stopped"):
             inject_once(busy.process.pid)
         busy.process.send_signal(signal.SIGCONT)
+
+
+def nobody(*command: str | Path, reads: bool = False) -> tuple[str | Path, ...]:
+    """A command as user 65534, without a capability; ``reads``: but to read files, as an interpreter of root's may ask."""
+    kept = "-all,+dac_read_search" if reads else "-all"
+    sets = (f"--inh-caps={kept}", f"--ambient-caps={kept}", f"--bounding-set={kept}")
+    return ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *sets, "--", *command)
+
+
+@pytest.fixture
+def open_client() -> Path:
+    """The fake client, where others may run it."""
+    client = build_fakes() / "cuda_client"
+    seen = subprocess.run(nobody("test", "-x", client), check=False)
+    if seen.returncode:
+        pytest.skip(f"needs a checkout whose files other users may read: {client} is not theirs to run")
+    return client
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["his own", "root's"])
+def test_a_user_who_is_not_root_observes_his_own_processes_and_no_others(
+    open_client: Path, own: bool
+) -> None:
+    client: tuple[str | Path, ...] = (open_client, "--calls=30000", "--sleep-us=2000")
+    with subprocess.Popen(
+        nobody(*client) if own else client, env={**os.environ, **fake_gpu()}, stdout=subprocess.DEVNULL
+    ) as running_client:
+        try:
+            time.sleep(1)
+            attach = ("attach", "--source=inject", "--duration=2", "--export=console", "-p")
+            command = (sys.executable, "-m", "otelgpu", *attach, str(running_client.pid))
+            done = subprocess.run(
+                nobody(*command, reads=True), capture_output=True, text=True, timeout=60, check=False
+            )
+            assert running_client.poll() is None
+        finally:
+            running_client.kill()
+    if own:
+        assert done.returncode == 0, done.stderr
+        assert re.search(r"exported \d{2,} spans", done.stderr), done.stderr
+    else:
+        assert done.returncode == 1
+        assert "it is user 0's, and we are user 65534" in done.stderr
+        assert "as that user, or as root (CAP_SYS_PTRACE)" in done.stderr
 
 
 def test_a_library_that_is_not_there_is_said_and_the_program_goes_on(busy_program: Path) -> None:

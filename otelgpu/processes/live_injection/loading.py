@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from otelgpu.kernel.ptrace import HeldThread, ThreadEnded
 from otelgpu.processes.live_injection import amd64
-from otelgpu.processes.live_injection.refusals import InjectionRefused, refuse_unsuitable
+from otelgpu.processes.live_injection.refusals import InjectionRefused, no_access, refuse_unsuitable
 from otelgpu.processes.live_injection.safe_point import why_not_here
 from otelgpu.processes.live_injection.target import Target
 
@@ -71,10 +71,11 @@ def load_library(
     refuse_unsuitable(pid)
     try:
         target = Target(pid)
+    except PermissionError as error:
+        raise no_access(pid) from error
     except OSError as error:
         raise InjectionRefused(
-            f"no library is loaded into process {pid}: it may not be traced ({error.strerror})",
-            hint="as root or with CAP_SYS_PTRACE; see kernel.yama.ptrace_scope",
+            f"no library is loaded into process {pid}: it may not be traced ({error.strerror})"
         ) from error
     try:
         return _in_own_thread(lambda: _load(target, library, function, request), meanwhile)

@@ -5,6 +5,7 @@ In: ``/proc/PID``. Out: :class:`InjectionRefused`, whose message says what stand
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 from pathlib import Path
@@ -19,6 +20,23 @@ _EM_X86_64: Final = 62
 _CUDA: Final = ("libcuda.so", "libcudart")
 _LOADERS: Final = ("ld-linux-x86-64.so", "ld-2.")
 MACHINE: Final = "x86_64"
+
+
+_YAMA: Final = {
+    1: (
+        "kernel.yama.ptrace_scope is 1: only processes that it descends from may trace it",
+        "as root (CAP_SYS_PTRACE), or after sysctl kernel.yama.ptrace_scope=0",
+    ),
+    2: (
+        "kernel.yama.ptrace_scope is 2: only root may trace it",
+        "as root (CAP_SYS_PTRACE), or after sysctl kernel.yama.ptrace_scope=0",
+    ),
+    3: (
+        "kernel.yama.ptrace_scope is 3: nobody may trace anything until the next boot",
+        "start it with the library instead: otelgpu run --source inject, docs/explanation/inject.md",
+    ),
+}
+"""ptrace_scope → what it forbids, and what to do."""
 
 
 class InjectionRefused(OtelgpuError):
@@ -90,7 +108,7 @@ def _refuse_by_program(pid: int, proc: Path) -> None:
         with (folder / "exe").open("rb") as program:
             head = program.read(20)
     except PermissionError as error:
-        raise _refuse(pid, "it may not be looked at", "as its user, or root: CAP_SYS_PTRACE") from error
+        raise no_access(pid, proc=proc) from error
     except OSError as error:
         raise _refuse(pid, "it has ended, or is about to") from error
     if head[:5] != _ELF_MAGIC + b"\x02" or int.from_bytes(head[18:20], "little") != _EM_X86_64:
@@ -105,20 +123,36 @@ def _refuse_by_program(pid: int, proc: Path) -> None:
         if (folder / "ns/net").stat().st_ino and (folder / "root").readlink() != Path("/"):
             raise _refuse(pid, "it has another root directory (chroot)")
     except PermissionError as error:
-        raise _refuse(
-            pid,
-            "it may not be traced: it is another user's, or has more rights than we",
-            "as root or with CAP_SYS_PTRACE; see kernel.yama.ptrace_scope",
-        ) from error
+        raise no_access(pid, proc=proc) from error
     except OSError as error:
         raise _refuse(pid, "it has ended, or is about to") from error
+
+
+def no_access(pid: int, *, proc: Path = Path("/proc"), uid: int | None = None) -> InjectionRefused:
+    """Why a process may not be looked at or traced, and who may; ``uid``: ours. ptrace(2), Yama in the kernel's manual.
+
+    Of a process of the same user Yama is the likely reason where it is there, for it forbids tracing alone.
+    """
+    ours = os.geteuid() if uid is None else uid
+    theirs, scope = ours, 0
+    with contextlib.suppress(OSError, KeyError, IndexError, ValueError):
+        theirs = int(_status(pid, proc)["Uid"].split()[1])
+        scope = int((proc / "sys/kernel/yama/ptrace_scope").read_text())
+    if theirs != ours:
+        return _refuse(
+            pid, f"it is user {theirs}'s, and we are user {ours}", "as that user, or as root (CAP_SYS_PTRACE)"
+        )
+    why, hint = _YAMA.get(
+        scope, ("it has more rights than we, or is not dumpable", "as root (CAP_SYS_PTRACE)")
+    )
+    return _refuse(pid, why, hint)
 
 
 def _refuse_by_maps(pid: int, proc: Path) -> None:
     try:
         maps = read_maps(pid, proc=proc)
     except OSError as error:
-        raise _refuse(pid, "it may not be looked at", "as its user, or root: CAP_SYS_PTRACE") from error
+        raise no_access(pid, proc=proc) from error
     if not maps:
         raise _refuse(pid, "it has ended, or is about to")
     names = {os.path.basename(each.path) for each in maps if each.is_file}

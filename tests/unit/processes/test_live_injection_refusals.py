@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from otelgpu.processes.live_injection.refusals import InjectionRefused, NoCuda, refuse_unsuitable
+from otelgpu.processes.live_injection import loading
+from otelgpu.processes.live_injection.refusals import (
+    InjectionRefused,
+    NoCuda,
+    no_access,
+    refuse_unsuitable,
+)
 
 PID = 4_000_000
 ELF = b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x03\x00\x3e\x00"
@@ -111,3 +118,40 @@ def test_a_process_that_is_not_there_is_refused(tmp_path: Path, pid: int) -> Non
         refuse_unsuitable(pid, proc=tmp_path, machine="x86_64")
     with pytest.raises(InjectionRefused, match="otelgpu's own"):
         refuse_unsuitable(os.getpid(), machine="x86_64")
+
+
+@pytest.mark.parametrize(
+    ("uid", "scope", "why", "hint"),
+    [
+        ("0", "1", "it is user 0's, and we are user 1000", "as that user, or as root"),
+        ("1000", "1", "ptrace_scope is 1: only processes that it descends from", "sysctl"),
+        ("1000", "2", "ptrace_scope is 2: only root", "CAP_SYS_PTRACE"),
+        ("1000", "3", "ptrace_scope is 3: nobody", "otelgpu run --source inject"),
+        ("1000", "0", "it has more rights than we, or is not dumpable", "as root"),
+        ("1000", "", "it has more rights than we, or is not dumpable", "as root"),
+        ("1000", "what", "it has more rights than we, or is not dumpable", "as root"),
+        ("who", "1", "it has more rights than we, or is not dumpable", "as root"),
+    ],
+)
+def test_who_may_not_be_traced_is_said_with_the_reason(
+    tmp_path: Path, uid: str, scope: str, why: str, hint: str
+) -> None:
+    proc = proc_of(tmp_path, {"Uid": f"{uid} {uid} {uid} {uid}"})
+    if scope:
+        yama = proc / "sys/kernel/yama"
+        yama.mkdir(parents=True)
+        (yama / "ptrace_scope").write_text(f"{scope}\n")
+    refused = no_access(PID, proc=proc, uid=1000)
+    assert why in str(refused) and refused.hint is not None and hint in refused.hint
+
+
+def test_a_process_that_may_be_looked_at_and_not_traced_is_refused_before_anything_is_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def forbidden(pid: int) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(loading, "refuse_unsuitable", lambda pid: None)
+    monkeypatch.setattr(loading, "Target", forbidden)
+    with pytest.raises(InjectionRefused, match=r"more rights than we|ptrace_scope"):
+        loading.load_library(os.getpid(), Path("/nowhere.so"), "function", b"")
