@@ -200,7 +200,7 @@ def test_who_is_traced_already_is_refused_and_so_is_who_is_stopped(busy_program:
 
 
 def nobody(*command: str | Path, reads: bool = False) -> tuple[str | Path, ...]:
-    """A command as user 65534, without a capability; ``reads``: but to read files, as an interpreter of root's may ask."""
+    """A command as user 65534, without a capability; ``reads``: but to read files, for the interpreter."""
     kept = "-all,+dac_read_search" if reads else "-all"
     sets = (f"--inh-caps={kept}", f"--ambient-caps={kept}", f"--bounding-set={kept}")
     return ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *sets, "--", *command)
