@@ -17,8 +17,9 @@ from typing import Final
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from otelgpu.families.gpu.energy.intervals import NS_PER_S, Energy, EnergySource, IdlePower, Interval
-from otelgpu.families.gpu.energy.sharing import Method, ProcessPart, Used, charges, covered_ns
+from otelgpu.families.gpu.energy.accounts import Account, Accounts
+from otelgpu.families.gpu.energy.intervals import NS_PER_S, Energy, IdlePower, Interval
+from otelgpu.families.gpu.energy.sharing import ProcessPart, Used, charges, covered_ns
 from otelgpu.families.gpu.energy.signals import Use
 from otelgpu.families.gpu.energy.work import REASONS as WORK_REASONS
 from otelgpu.families.gpu.energy.work import Work
@@ -54,27 +55,6 @@ _UNCLOSED_NS: Final = 10 * NS_PER_S
 _LONGEST_WANTED_NS: Final = 600 * NS_PER_S
 
 
-class Account(Struct):
-    """What a request was charged."""
-
-    nanojoules: int = 0
-    time_ns: int = 0
-    by_device: Counter[str] = field(default_factory=Counter)
-    by_method: Counter[Method] = field(default_factory=Counter)
-    idle_power: str = ""  # how what is idle was known, the last time
-    source: EnergySource = EnergySource.COUNTER
-
-    @property
-    def used(self) -> Used:
-        """All of it."""
-        return Used(self.nanojoules, self.time_ns)
-
-    @property
-    def method(self) -> Method:
-        """The one by which most of it was found."""
-        return max(Method, key=lambda each: self.by_method[each])
-
-
 class _Gpu(Struct):
     idle: IdlePower
     energy: Energy = field(default_factory=Energy)
@@ -98,7 +78,7 @@ class Ledger:
         self._gpus: dict[str, _Gpu] = {}
         self._parents: dict[str, str] = {}  # MIG device → GPU
         self._visible: dict[int, tuple[str, ...]] = {}
-        self._accounts: dict[int, Account] = {}
+        self._accounts = Accounts()
         self._counters: Counter[str] = Counter()
         self._drivers_known: tuple[int, set[int]] = (-1, set())  # when that was
 
@@ -194,7 +174,7 @@ class Ledger:
     def close(self, key: int, *, counts: bool = True) -> Account | None:
         """What a request was charged; nothing is from here on. Not ``counts``: it is nobody's after all."""
         self._work.drop(key)
-        account = self._accounts.pop(key, None)
+        account = self._accounts.close(key)
         if account is not None:
             use = Use.REQUESTS if counts else Use.UNATTRIBUTED
             for uuid, nanojoules in account.by_device.items():
@@ -248,21 +228,13 @@ class Ledger:
         gpu.idle.busy()
         idle = gpu.idle.part_of(interval)
         self.used[uuid, Use.IDLE] += idle
-        time_ns = covered_ns(span for part in parts.values() for span in part.spans)
+        time_ns = covered_ns(*(part.spans for part in parts.values()))
         beyond = Used(interval.nanojoules - idle, time_ns)
-        for key, nanojoules, lasted_ns, method in charges(beyond, _weighted(parts, gpu.processes)):
-            if key not in self._work.flights:
-                self.used[uuid, Use.UNATTRIBUTED] += nanojoules
-                continue
-            account = self._accounts.get(key)
-            if account is None:
-                account = self._accounts[key] = Account()
-            account.nanojoules += nanojoules
-            account.time_ns += lasted_ns
-            account.by_device[uuid] += nanojoules
-            account.by_method[method] += nanojoules
-            account.idle_power = gpu.idle.how
-            account.source = interval.source
+        found_charges = charges(beyond, _weighted(parts, gpu.processes))
+        nobodys = self._accounts.charge(
+            uuid, found_charges, self._work.flights, idle_power=gpu.idle.how, source=interval.source
+        )
+        self.used[uuid, Use.UNATTRIBUTED] += nobodys
 
     def _is_busy(self, gpu: _Gpu, tgids: Iterable[int], interval: Interval) -> bool:
         """Whether somebody works on the GPU for no request that is known."""

@@ -22,10 +22,14 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 import numpy as np
-from msgspec import Struct
+import numpy.typing as npt
+from msgspec import Struct, field
 
 NOBODY: Final = 0
 """In place of a request's key: what is charged to it is unattributed."""
+
+_Integers = npt.NDArray[np.int64]
+_Floats = npt.NDArray[np.float64]
 
 
 class Method(StrEnum):
@@ -37,6 +41,10 @@ class Method(StrEnum):
     CONCURRENCY = "concurrency"
 
 
+METHODS: Final = tuple(Method)
+"""A method's number in a column is its place here."""
+
+
 class Used(NamedTuple):
     """Of a GPU."""
 
@@ -44,79 +52,111 @@ class Used(NamedTuple):
     time_ns: int  # in which somebody worked on it
 
 
-class Charge(NamedTuple):
-    """To a request, by its key; or to NOBODY."""
+class Charges(NamedTuple):
+    """To requests, by their keys, or to NOBODY: columns of one length (n,), int64."""
 
-    key: int
-    nanojoules: int
-    time_ns: int
-    method: Method
-
-
-class Share(NamedTuple):
-    """A request's part of what a process did in an interval. A request may have several, by different methods."""
-
-    key: int
-    weight: float
-    method: Method
+    keys: _Integers
+    nanojoules: _Integers
+    times_ns: _Integers
+    methods: _Integers  # places in METHODS
 
 
-class ProcessPart(Struct, frozen=True, kw_only=True):
+class Shares(NamedTuple):
+    """Requests' parts of what a process did in an interval: columns of one length (n,).
+
+    A request may have several, by different methods. ``weights`` are float64, finite and not below 0.
+    """
+
+    keys: _Integers
+    weights: _Floats
+    methods: _Integers  # places in METHODS
+
+    @classmethod
+    def of(cls, found: Iterable[tuple[int, float]], method: Method) -> Shares:
+        """By one method: (key, weight)."""
+        pairs = list(found)
+        return cls(
+            np.array([key for key, _ in pairs], dtype=np.int64),
+            np.array([weight for _, weight in pairs], dtype=np.float64),
+            np.full(len(pairs), METHODS.index(method), dtype=np.int64),
+        )
+
+    def __add__(self, other: Shares) -> Shares:  # type: ignore[override]
+        """Both, one behind the other."""
+        return Shares(*(np.concatenate(pair) for pair in zip(self, other, strict=True)))
+
+
+NO_SHARES: Final = Shares.of((), Method.CONCURRENCY)
+
+
+class Spans(NamedTuple):
+    """Stretches of time: columns of one length (n,), nanoseconds."""
+
+    starts_ns: _Integers
+    ends_ns: _Integers
+
+
+NO_SPANS: Final = Spans(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+
+
+class ProcessPart(Struct, frozen=True, kw_only=True, eq=False):
     """What a process did on a GPU in an interval. ``weight``: of it among all processes there."""
 
     weight: int
-    shares: Sequence[Share] = ()
-    spans: Sequence[tuple[int, int]] = ()  # when anything of it was under way
+    shares: Shares = field(default_factory=lambda: NO_SHARES)
+    spans: Spans = field(default_factory=lambda: NO_SPANS)  # when anything of it was under way
 
 
-def split(whole: int, weights: Sequence[float]) -> list[int]:
+def split(whole: int, weights: _Floats) -> _Integers:
     """Parts by weight, whose sum is ``whole``, none below 0; all of it to the last where no weight is above 0.
 
-    ``whole`` from 0 to 2⁶³ - 1; weights are finite and not below 0.
+    ``whole`` from 0 to 2⁶³ - 1; weights (n,) are finite and not below 0. Parts are (n,).
     """
-    if not weights:
-        return []
-    reached = np.cumsum(np.asarray(weights, dtype=np.float64))
+    if not len(weights):
+        return np.zeros(0, dtype=np.int64)
+    reached = np.cumsum(weights)
     if reached[-1] > 0:
         reached /= reached[-1]
-    upto = [
-        min(int(each), whole) for each in (reached[:-1] * whole).tolist()
-    ]  # a float may be above what it is of
-    return [after - before for before, after in zip([0, *upto], [*upto, whole], strict=True)]
+    upto = reached[:-1] * whole
+    beyond = upto >= float(whole)  # a float may be above what it is of
+    inner = np.where(beyond, whole, np.where(beyond, 0.0, upto).astype(np.int64))
+    return np.diff(inner, prepend=np.int64(0), append=np.int64(whole))
 
 
-def charges(used: Used, processes: Sequence[ProcessPart]) -> list[Charge]:
+def charges(used: Used, processes: Sequence[ProcessPart]) -> Charges:
     """What was used beyond idling, to whom; of a process without any request it is nobody's."""
-    if not processes:
-        return [Charge(NOBODY, *used, Method.CONCURRENCY)]
-    weights = [each.weight for each in processes]
-    parts = zip(split(used.nanojoules, weights), split(used.time_ns, weights), strict=True)
-    found: list[Charge] = []
-    for process, (nanojoules, time_ns) in zip(processes, parts, strict=True):
-        weighty = [share for share in process.shares if share.weight > 0]
-        if not weighty:
-            found.append(Charge(NOBODY, nanojoules, time_ns, Method.CONCURRENCY))
-            continue
-        shares = [share.weight for share in weighty]
-        found += [
-            Charge(share.key, energy, time, share.method)
-            for share, energy, time in zip(
-                weighty, split(nanojoules, shares), split(time_ns, shares), strict=True
-            )
-        ]
-    return found
+    weights = np.array([each.weight for each in processes] or [1], dtype=np.float64)
+    parts = [split(whole, weights).tolist() for whole in used]
+    found = [
+        _charges(each, nanojoules, time_ns)
+        for each, nanojoules, time_ns in zip(
+            processes or (ProcessPart(weight=1),), parts[0], parts[1], strict=True
+        )
+    ]
+    return Charges(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
 
 
-def covered_ns(spans: Iterable[tuple[int, int]]) -> int:
+def _charges(process: ProcessPart, nanojoules: int, time_ns: int) -> Charges:
+    keys, weights, methods = process.shares
+    weighty = weights > 0
+    if not weighty.any():
+        keys, weights, methods = Shares.of([(NOBODY, 1.0)], Method.CONCURRENCY)
+    elif not weighty.all():
+        keys, weights, methods = keys[weighty], weights[weighty], methods[weighty]
+    return Charges(keys, split(nanojoules, weights), split(time_ns, weights), methods)
+
+
+def covered_ns(*stretches: Spans) -> int:
     """How long at least one of the spans lasted.
 
-    >>> covered_ns([(10, 20), (0, 12), (30, 31)])
+    >>> covered_ns(Spans(np.array([10, 0, 30]), np.array([20, 12, 31])))
     21
     """
-    whole = reached = 0
-    for start, end in sorted(spans):
-        start = max(start, reached)
-        if end > start:
-            whole += end - start
-            reached = end
-    return whole
+    starts, ends = (np.concatenate(columns) for columns in zip(NO_SPANS, *stretches, strict=True))
+    if not len(starts):
+        return 0
+    order = np.argsort(starts)
+    starts, ends = starts[order], ends[order]
+    begins = starts.copy()
+    np.maximum(starts[1:], np.maximum.accumulate(ends)[:-1], out=begins[1:])
+    return int(np.maximum(ends - begins, 0).sum())

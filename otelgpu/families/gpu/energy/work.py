@@ -7,7 +7,7 @@ by it is nobody's.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -16,7 +16,15 @@ import numpy.typing as npt
 from msgspec import Struct, field
 
 from otelgpu.engine.facts import EngineStep
-from otelgpu.families.gpu.energy.sharing import NOBODY, Method, ProcessPart, Share
+from otelgpu.families.gpu.energy.sharing import (
+    METHODS,
+    NO_SHARES,
+    NOBODY,
+    Method,
+    ProcessPart,
+    Shares,
+    Spans,
+)
 
 BIN_NS: Final = 50_000_000
 """Calls are summed up in bins of time: half of the interval between two readings."""
@@ -26,6 +34,7 @@ STEPS: Final = 65_536
 CALLS: Final = 131_072
 """Sums of calls, each of one request in one bin."""
 
+_LATEST: Final = (1 << 63) - 1
 
 REASONS: Final = {
     "requests_not_charged": f"a request beyond the {FLIGHTS} under way that energy is shared among",
@@ -58,6 +67,14 @@ class _Step(NamedTuple):
     parts: npt.NDArray[np.float64]
 
 
+class UnderWay(NamedTuple):
+    """Requests in a stretch of time: columns of one length (n,), int64."""
+
+    keys: npt.NDArray[np.int64]
+    begins_ns: npt.NDArray[np.int64]  # within the stretch
+    lasted_ns: npt.NDArray[np.int64]
+
+
 class _Process(Struct):
     """One that drives a device."""
 
@@ -75,6 +92,7 @@ class Work:
         self.counters: Counter[str] = Counter()
         self.flights: dict[int, Flight] = {}
         self._flights_of: dict[int, dict[int, Flight]] = {}  # by process
+        self._columns: dict[int, npt.NDArray[np.int64]] = {}  # of those: (3, n) keys, starts, ends
         self._served: set[int] = set()  # processes whose requests others had steps or calls for
         self._lineage = lineage
         self._processes: dict[int, _Process] = {}
@@ -91,12 +109,14 @@ class Work:
             return
         flight = self.flights[key] = Flight(key, tgid, start_ns)
         self._flights_of.setdefault(tgid, {})[key] = flight
+        self._columns.pop(tgid, None)
 
     def end(self, key: int, end_ns: int) -> None:
         """It is no more."""
         flight = self.flights.get(key)
         if flight is not None:
             flight.end_ns = max(end_ns, flight.start_ns + 1)
+            self._columns.pop(flight.tgid, None)
 
     def drop(self, key: int) -> None:
         """Nothing is charged to a request any more."""
@@ -104,6 +124,7 @@ class Work:
         if flight is not None:
             mine = self._flights_of[flight.tgid]
             del mine[key]
+            self._columns.pop(flight.tgid, None)
             if not mine:
                 del self._flights_of[flight.tgid]
 
@@ -182,10 +203,26 @@ class Work:
         process = self._processes.get(tgid)
         return process is None or not process.known_ns or process.known_ns >= until_ns
 
-    def under_way(self, tgids: Iterable[int], start_ns: int, end_ns: int) -> list[tuple[int, int]]:
-        """Requests of processes in a stretch of time, each with its part of it."""
-        found = [(each.key, each.overlap(start_ns, end_ns)) for each in self.flights_of(tgids)]
-        return [each for each in found if each[1]]
+    def under_way(self, tgids: Iterable[int], start_ns: int, end_ns: int) -> UnderWay:
+        """Requests of processes in a stretch of time."""
+        columns = [self._flight_columns(tgid) for tgid in tgids if tgid in self._flights_of]
+        if not columns:
+            return UnderWay(*np.zeros((3, 0), dtype=np.int64))
+        keys, starts, ends = columns[0] if len(columns) == 1 else np.concatenate(columns, axis=1)
+        begins = np.maximum(starts, start_ns)
+        lasted = np.minimum(ends, end_ns) - begins
+        there = lasted > 0
+        return UnderWay(keys[there], begins[there], lasted[there])
+
+    def _flight_columns(self, tgid: int) -> npt.NDArray[np.int64]:
+        """Of one process's requests; of one that is under way the end is the latest there can be."""
+        found = self._columns.get(tgid)
+        if found is None:
+            rows = [
+                (each.key, each.start_ns, each.end_ns or _LATEST) for each in self._flights_of[tgid].values()
+            ]
+            found = self._columns[tgid] = np.array(rows, dtype=np.int64).reshape(-1, 3).T.copy()
+        return found
 
     def has_called(self, tgid: int, start_ns: int, end_ns: int) -> bool:
         """Whether a process launched anything in a stretch of time."""
@@ -201,41 +238,42 @@ class Work:
         if steps:
             shares = self._by_steps(steps, lineage, start_ns, end_ns)
         elif found := _in_bins(process.device_time, start_ns, end_ns):
-            shares = _shares(found, Method.DEVICE_TIME)
+            shares = Shares.of(found, Method.DEVICE_TIME)
         elif found := _in_bins(process.calls, start_ns, end_ns):
-            shares = _shares(found, Method.CALLS)
-        elif under_way:
-            shares = _shares(under_way, Method.CONCURRENCY)
+            shares = Shares.of(found, Method.CALLS)
+        elif len(under_way.keys):
+            shares = _by_concurrency(under_way)
         else:
             return None
-        spans = [(max(step.start_ns, start_ns), min(step.end_ns, end_ns)) for step in steps]
-        for key, lasted in under_way:
-            begins = max(self.flights[key].start_ns, start_ns)
-            spans.append((begins, begins + lasted))
+        starts = np.array([max(step.start_ns, start_ns) for step in steps], dtype=np.int64)
+        ends = np.array([min(step.end_ns, end_ns) for step in steps], dtype=np.int64)
+        spans = Spans(
+            np.concatenate([starts, under_way.begins_ns]),
+            np.concatenate([ends, under_way.begins_ns + under_way.lasted_ns]),
+        )
         return ProcessPart(weight=1, shares=shares, spans=spans)
 
-    def _by_steps(
-        self, steps: Sequence[_Step], lineage: Sequence[int], start_ns: int, end_ns: int
-    ) -> list[Share]:
+    def _by_steps(self, steps: Sequence[_Step], lineage: Sequence[int], start_ns: int, end_ns: int) -> Shares:
         """By the members of steps; of those whose members are not all known, by who was under way in them."""
         keys: list[npt.NDArray[np.int64]] = []
         weights: list[npt.NDArray[np.float64]] = []
-        others: defaultdict[int, float] = defaultdict(float)
+        others: list[Shares] = []
         for step in steps:
             begin, until = max(step.start_ns, start_ns), min(step.end_ns, end_ns)
             if len(step.keys):
                 keys.append(step.keys)
                 weights.append(step.parts * (until - begin))
                 continue
-            there = self.under_way(lineage, begin, until) or [(NOBODY, 1)]
-            lasted = sum(each for _, each in there)
-            for key, each in there:
-                others[key] += (until - begin) * each / lasted
-        found = _shares(others.items(), Method.CONCURRENCY)
+            there = _by_concurrency(self.under_way(lineage, begin, until))
+            if not len(there.keys):
+                there = Shares.of([(NOBODY, 1.0)], Method.CONCURRENCY)
+            others.append(there._replace(weights=there.weights * ((until - begin) / there.weights.sum())))
+        found = sum(others, NO_SHARES)
         if keys:
             distinct, codes = np.unique(np.concatenate(keys), return_inverse=True)
             sums = np.bincount(codes.reshape(-1), weights=np.concatenate(weights))
-            found += _shares(zip(distinct.tolist(), sums.tolist(), strict=True), Method.STEPS)
+            by_members = np.full(len(distinct), METHODS.index(Method.STEPS), dtype=np.int64)
+            found += Shares(distinct, sums.astype(np.float64), by_members)
         return found
 
     # -- what is over --------------------------------------------------------------------------
@@ -273,8 +311,9 @@ def _step(step: EngineStep) -> _Step:
     return _Step(step.start_ns, step.end_ns, members[:, 0].copy(), members[:, 1] / max(whole, 1))
 
 
-def _shares(weights: Iterable[tuple[int, float]], method: Method) -> list[Share]:
-    return [Share(key, weight, method) for key, weight in weights]
+def _by_concurrency(under_way: UnderWay) -> Shares:
+    methods = np.full(len(under_way.keys), METHODS.index(Method.CONCURRENCY), dtype=np.int64)
+    return Shares(under_way.keys, under_way.lasted_ns.astype(np.float64), methods)
 
 
 def _in_bins(bins: dict[int, Counter[int]], start_ns: int, end_ns: int) -> list[tuple[int, int]]:

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otelgpu.engine.facts import EngineStep
+from otelgpu.families.gpu.energy.accounts import Account
 from otelgpu.families.gpu.energy.ledger import (
     CALLS_KNOWN_NS,
     GIVEN_UP_NS,
     LONGEST_WAIT_NS,
     STEPS_KNOWN_NS,
-    Account,
     Ledger,
 )
 from otelgpu.families.gpu.energy.signals import Use
