@@ -10,6 +10,7 @@ from tests.gallery.programs import (
     devices,
     healthy,
     held_out,
+    held_out_second,
     low_use,
     pairs,
     products,
@@ -20,5 +21,17 @@ from tests.gallery.programs import (
 
 if __name__ == "__main__":
     name, folder = sys.argv[1], Path(sys.argv[2])
-    modules = (stalls, storage, compilers, devices, pairs, healthy, held_out, low_use, well_used, products)
+    modules = (
+        stalls,
+        storage,
+        compilers,
+        devices,
+        pairs,
+        healthy,
+        held_out,
+        held_out_second,
+        low_use,
+        well_used,
+        products,
+    )
     next(found for module in modules if (found := getattr(module, name, None)) is not None)(folder)
