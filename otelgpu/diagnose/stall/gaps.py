@@ -103,17 +103,25 @@ def findings(found: Sequence[Activity], rhythm: Rhythm | None, begin_ns: int, en
     for at, group in enumerate(grouped):
         # What the steps are found by is in each of them: it is judged as if there were none.
         steps = None if _is_beat(group, rhythm) else rhythm
-        made = None
-        if steps is not None:
+        in_steps = None
+        if rhythm is not None:
             others = sum(
                 (each for number, each in enumerate(more) if number != at), start=np.zeros_like(more[at])
             )
-            made = _in_steps(group, steps, total, more[at], others)
-        made = made or (_alone(group, total) if steps is None else None) or _steady(group, steps, total)
+            in_steps = _in_steps(group, rhythm, total, more[at], others)
+        if steps is not None:
+            made = in_steps or _steady(group, steps, total)
+        else:
+            made = _alone(group, total) or _steady(group, None, total) or _regular(in_steps)
         if made is not None:
             out.append(made)
     # A machine that others use makes everything longer, what is to be mended too: that comes first.
     return sorted(out, key=lambda each: (each.steady, each.cause == CPU_CONTENTION, -each.cost_ns))
+
+
+def _regular(beat: Finding | None) -> Finding | None:
+    """What the steps are found by, where every n-th has more of it: who has nothing to do is not so regular."""
+    return beat if beat is not None and beat.every > 1 else None
 
 
 def _is_beat(group: Sequence[Activity], rhythm: Rhythm | None) -> bool:

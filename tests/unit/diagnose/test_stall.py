@@ -501,6 +501,25 @@ def test_of_two_faults_in_one_step_each_is_named() -> None:
     assert [each.cause for each in report(observed(made)).verdicts] == ["sleep", "file_write"]
 
 
+@pytest.mark.parametrize(
+    ("late", "causes"),
+    [({3, 11, 19, 27, 35}, ["network"]), ({3, 4, 15, 17, 36}, [])],
+    ids=["every eighth", "at random"],
+)
+def test_what_steps_are_found_by_is_a_stall_where_it_is_longer_in_every_nth(
+    late: set[int], causes: list[str]
+) -> None:
+    receive = (*kernel("sk_wait_data", "tcp_recvmsg"), *native("recv"), LOOP)
+    made = Timeline()
+    for step in range(40):
+        made.wait(300 if step in late else 2, receive, syscall="recvfrom")
+        made.work(30)
+    found = report(observed(made))
+    assert found.input.beat.startswith("recvfrom")
+    assert [each.cause for each in found.verdicts] == causes
+    assert [each.rhythm.every for each in found.verdicts if each.rhythm is not None] == [8] * len(causes)
+
+
 def test_a_loop_after_long_preparations_has_steps() -> None:
     made = Timeline()
     for _ in range(20):  # of other steps than those that come
