@@ -1,13 +1,26 @@
 """The library: the C files beside this module, whose structs these are.
 
-It works with the interpreter's lock released. Without it, where there was no compiler, everything is done by numpy.
+It works with the interpreter's lock released, but for what reads a head. Without it, where there was no compiler,
+everything is done by numpy and llhttp.
 """
 
 from __future__ import annotations
 
 import ctypes
 import logging
-from ctypes import POINTER, Structure, c_double, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
+from collections.abc import Callable
+from ctypes import (
+    POINTER,
+    Structure,
+    c_char_p,
+    c_double,
+    c_int64,
+    c_uint8,
+    c_uint16,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -65,7 +78,7 @@ class Number(Structure):
     _fields_ = (
         ("value", Place),
         ("absent", c_uint64),
-        ("lead", ctypes.c_char_p),
+        ("lead", c_char_p),
         ("lead_bytes", c_uint16),
         ("type", c_uint8),
         ("holds", c_uint8),
@@ -79,7 +92,7 @@ class Spans(Structure):
 
     _fields_ = (
         *((name, c_void_p) for name in ("rows", "chosen", "group", "trace_ids", "span_ids", "flags", "form")),
-        ("texts", ctypes.c_char_p),
+        ("texts", c_char_p),
         ("text_ends", c_void_p),
         ("numbers", POINTER(Number)),
         *((name, c_void_p) for name in ("count", "end_ns", "least_ns", "most_ns", "merged")),
@@ -151,6 +164,17 @@ class Split(Structure):
     )
 
 
+class HeadNames(Structure):
+    """``struct head_names``."""
+
+    _fields_ = (
+        ("text", c_char_p),
+        ("ends", POINTER(c_uint32)),
+        ("count", c_uint32),
+        ("unused", c_uint32),
+    )
+
+
 @cache
 def library() -> Any:
     """The library; None where it was not built."""
@@ -183,3 +207,16 @@ def library() -> Any:
     found.measure_rows.argtypes = c_void_p, c_int64, POINTER(Measuring), c_uint32
     found.measure_rows.restype = None
     return found
+
+
+def head_reader() -> Callable[..., int] | None:
+    """The library's ``read_head``; None where it was not built.
+
+    It is called for each message, and takes less time than who waits for the interpreter's lock needs to take it: it
+    keeps it.
+    """
+    found: Any = library()
+    if found is None:
+        return None
+    takes = c_char_p, c_int64, c_int64, c_uint32, POINTER(HeadNames), c_void_p
+    return ctypes.PYFUNCTYPE(c_int64, *takes)(("read_head", found))

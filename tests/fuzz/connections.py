@@ -11,6 +11,7 @@ from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.families.requests.protocol import ConnectionFacts
 from otelgpu.families.requests.protocols import BUILT_IN
 from otelgpu.model.exchange import Role
+from tests.unit.spanwriter.heads_read import reads_alike
 
 BUDGET_BYTES = 1 << 17
 WRITE, HOLE, CUT, EOF = 1, 2, 4, 8
@@ -57,6 +58,11 @@ class _Calls:
         )
 
 
+def heads(data: bytes) -> None:
+    """The first byte says whose messages; the rest is read by the compiled library and by llhttp alone, alike."""
+    assert reads_alike(data[1:], is_request=data[:1] == b"q")
+
+
 def connection(data: bytes) -> None:
     """Any calls."""
     first = data[0] if data else 0
@@ -88,6 +94,12 @@ def _run(calls: _Calls, data: bytes) -> None:
     calls.end()
 
 
+HEAD_SEEDS = (
+    b"qGET /a?b HTTP/1.1\r\nhost: x\r\nUser-Agent: c/8\r\n\r\n",
+    b"qPOST / HTTP/1.1\r\nconnection: close\r\nContent-Length: 2\r\ntraceparent: 00-a-b-01\r\n\r\n{}",
+    b"rHTTP/1.1 200 OK\r\nserver: x\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n",
+    b"rHTTP/1.0 404\r\ncontent-length: 0\r\n\r\nHTTP/1.1 200 OK\r\nupgrade: h2c\r\n\r\n",
+)
 CONNECTION_SEEDS = (
     bytes((SERVER,))
     + call(0, b"GET /a HTTP/1.1\r\n\r\nPOST /v1/completions HTTP/1.1\r\ncontent-length: 2\r\n\r\n{}")

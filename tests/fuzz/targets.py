@@ -340,6 +340,7 @@ def _http2_frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> by
 _GRPC_HEADERS = b"\x83\x86\x44\x04/a/b\x5f\x10application/grpc"
 
 TARGETS = {
+    "heads": Target(connections.heads, connections.HEAD_SEEDS),
     "connection": Target(connections.connection, connections.CONNECTION_SEEDS),
     "websocket": Target(connections.websocket, connections.WEBSOCKET_SEEDS),
     "collectives": Target(records.collectives, records.collective_seeds),

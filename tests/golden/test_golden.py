@@ -21,6 +21,7 @@ from otelgpu.elf.btf import Btf
 from otelgpu.engine import registry
 from otelgpu.engine.pipeline import Pipeline
 from otelgpu.export.file.exporter import FileExporter
+from otelgpu.families.requests.http1 import framing
 from otelgpu.kernel.loader import read_image, record_struct
 from otelgpu.model.inputs import Input
 from otelgpu.model.resource import resource
@@ -96,13 +97,16 @@ def stored(name: str, detail: Detail, folder: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture(params=[True, False], ids=["compiled", "numpy"])
 def compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[bool]:
-    """With the library that does the work on rows, and where it was not built."""
+    """With the library that does the work on rows and reads heads, and where it was not built."""
     if not request.param:
         monkeypatch.setattr(library, "_LIBRARY", Path("/nowhere"))
-    library.library.cache_clear()
+    caches = library.library, framing._plain_heads
+    for each in caches:
+        each.cache_clear()
     yield request.param
     monkeypatch.undo()
-    library.library.cache_clear()
+    for each in caches:
+        each.cache_clear()
 
 
 @pytest.mark.parametrize(

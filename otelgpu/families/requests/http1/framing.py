@@ -3,7 +3,8 @@ r"""Finds HTTP/1 messages in the bytes of one direction of a connection, with ga
 In: bytes in stream order, and the lengths of the gaps between them. Out: calls on a :class:`Http1MessageSink`.
 It must not know about exchanges, threads or times.
 
-llhttp (httptools) parses every head. Bodies are framed here (RFC 9112, sections 6 and 7): the kernel
+llhttp (httptools) parses heads; plain ones that come whole, which most do, are read by the compiled library
+(:mod:`otelgpu.spanwriter.heads`), to the same values. Bodies are framed here (RFC 9112, sections 6 and 7): the kernel
 captures only the beginning and end of a large body, llhttp cannot be moved forward over bytes that it is not given, and
 it reports no position; a body with gaps costs the same as one without. A test compares both on whole bodies.
 
@@ -18,10 +19,13 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Callable, Container
-from typing import Protocol
+from collections.abc import Callable, Container, Sequence
+from functools import cache
+from typing import Final, Protocol
 
 import httptools
+
+from otelgpu.spanwriter.heads import HeadReader
 
 MAX_HEAD_BYTES = 65536
 _MAX_LINE_BYTES = 4096
@@ -49,6 +53,10 @@ REQUEST_START = re.compile(
 )
 RESPONSE_START = re.compile(rb"HTTP/1\.[01] [1-9][0-9][0-9](?:[ \r]|$)")
 _VERSIONS = ("1.0", "1.1")
+#: The methods of heads that are plain. All others are llhttp's.
+_PLAIN_METHODS: Final = {
+    name.encode(): name for name in ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
+}
 
 
 class InvalidHttp(Exception):
@@ -112,7 +120,10 @@ class Head:
     @property
     def keep_alive(self) -> bool:
         """Whether the sender lets the connection go on after this message (RFC 9112, section 9.3)."""
-        tokens = b",".join(self.all(b"connection")).lower().replace(b" ", b"").split(b",")
+        values = self.all(b"connection")
+        if not values:
+            return self.version == "1.1"
+        tokens = b",".join(values).lower().replace(b" ", b"").split(b",")
         return b"close" not in tokens and (self.version == "1.1" or b"keep-alive" in tokens)
 
 
@@ -140,9 +151,10 @@ def response_framing(head: Head, method: str) -> Framing:
 
 
 def _length_framing(head: Head, without: Framing) -> Framing:
-    if not head.all(b"content-length"):
+    values = head.all(b"content-length")
+    if not values:
         return without
-    text = head.last(b"content-length")
+    text = values[-1]
     if not text.isdigit() or len(text) > 19:
         raise InvalidHttp("content-length")
     length = int(text)
@@ -168,6 +180,11 @@ class Http1MessageSink(Protocol):
         """Note that the message is complete; ``size`` bytes on the socket, head included."""
 
 
+@cache
+def _plain_heads(wanted: frozenset[bytes]) -> HeadReader:
+    return HeadReader(sorted(wanted))
+
+
 class Http1MessageReader:
     """The state of one direction. ``feed`` and ``gap`` must be called in stream order.
 
@@ -179,6 +196,7 @@ class Http1MessageReader:
         "_head",
         "_left",
         "_parser",
+        "_plain",
         "_request",
         "_sink",
         "_tail",
@@ -189,8 +207,9 @@ class Http1MessageReader:
         "wants_body",
     )
 
-    def __init__(self, *, request: bool, sink: Http1MessageSink, wanted: Container[bytes] = HEADERS) -> None:
+    def __init__(self, *, request: bool, sink: Http1MessageSink, wanted: frozenset[bytes] = HEADERS) -> None:
         self._wanted = wanted
+        self._plain = _plain_heads(wanted)
         self.state = State.IDLE
         self.offset = 0
         self.message_start = 0
@@ -313,6 +332,14 @@ class Http1MessageReader:
             if position == end:
                 return end
         self.message_start = base + position
+        found = self._plain.read(data, position, self._request)
+        if found is not None and (head := self._plain_head(data, position, found[1])) is not None:
+            self.state = State.HEAD
+            self._sink.started()
+            if self.state is State.HEAD:  # else it reads nothing more
+                position += found[0]
+                self._head_complete(head, base + position)
+            return position
         self._head = head = Head(self._wanted)
         parser = httptools.HttpRequestParser(head) if self._request else httptools.HttpResponseParser(head)
         # What the server accepted is a fact: be as lenient as servers are.
@@ -323,6 +350,27 @@ class Http1MessageReader:
         self.state = State.HEAD
         self._sink.started()
         return position
+
+    def _plain_head(self, data: bytes, position: int, places: Sequence[int]) -> Head | None:
+        """A head that begins there, of what :meth:`HeadReader.read` found; None: of a method that is llhttp's."""
+        head = Head(self._wanted)
+        if self._request:
+            method = _PLAIN_METHODS.get(data[position : places[0]])
+            if method is None:
+                return None
+            head.method, head.target = method, data[places[1] : places[2]]
+        else:
+            head.status = places[4]
+        head.version = _VERSIONS[places[3]]
+        head.complete = True
+        names, values = self._plain.names, head.values
+        for at in range(6, len(places), 3):
+            name, value = names[places[at]], data[places[at + 1] : places[at + 2]]
+            if name in values:
+                values[name].append(value)
+            else:
+                values[name] = [value]
+        return head
 
     def _read_head(self, data: bytes, position: int, base: int) -> int:
         head, parser, tail = self._head, self._parser, self._tail
@@ -343,19 +391,17 @@ class Http1MessageReader:
         if head.complete != (found >= 0):
             raise InvalidHttp("head without a blank line")
         if head.complete:
-            self._head_complete(head, parser, base + stop)
+            head.version = parser.get_http_version()
+            if isinstance(parser, httptools.HttpRequestParser):
+                head.method = parser.get_method().decode("ascii")
+            else:
+                head.status = parser.get_status_code()
+            if head.version not in _VERSIONS or (not self._request and head.status < 100):
+                raise InvalidHttp("version or status")
+            self._head_complete(head, base + stop)
         return stop
 
-    def _head_complete(
-        self, head: Head, parser: httptools.HttpRequestParser | httptools.HttpResponseParser, offset: int
-    ) -> None:
-        head.version = parser.get_http_version()
-        if isinstance(parser, httptools.HttpRequestParser):
-            head.method = parser.get_method().decode("ascii")
-        else:
-            head.status = parser.get_status_code()
-        if head.version not in _VERSIONS or (not self._request and head.status < 100):
-            raise InvalidHttp("version or status")
+    def _head_complete(self, head: Head, offset: int) -> None:
         self.wants_body = False
         state, left = self._sink.head(head)
         self._forget(state)
