@@ -16,6 +16,7 @@ from otelgpu.model.inputs import Input, ProcessSeen, Records
 from otelgpu.model.losses import Reasons
 from otelgpu.processes.listing import describe, start_time_ns
 from otelgpu.processes.process_context import ProcessContexts
+from otelgpu.processes.process_ids import ProcessIds
 from otelgpu.processes.resources import ResourceDetector
 
 REASONS: Final = Reasons(
@@ -31,8 +32,6 @@ _READING_NS: Final = 1_000_000
 """For so long it may take to read two clocks. That starts are as coarse as 10 ms makes them earlier, never later."""
 _APART_NS: Final = 100_000_000
 """Of one number, starts that lie further apart are of two processes: between them all others were given."""
-ENDED_KEPT: Final = 65_536
-"""Numbers whose owners have ended, that are remembered: of the latest."""
 
 
 class DescribedProcesses:
@@ -56,7 +55,7 @@ class DescribedProcesses:
         )
         self._seen: set[int] = set()
         self._began: dict[int, int] = {}  # CLOCK_MONOTONIC, ns
-        self._ended: dict[int, None] = {}  # numbers that may be given out again, the oldest first
+        self._ended = ProcessIds()  # that may be given out again
         self._ready: list[Input] = []
 
     def look_at(self, tgid: int) -> None:
@@ -150,8 +149,5 @@ class DescribedProcesses:
         """A process has ended."""
         self._seen.discard(tgid)
         self._began.pop(tgid, None)
-        self._ended.pop(tgid, None)
-        self._ended[tgid] = None
-        if len(self._ended) > ENDED_KEPT:
-            del self._ended[next(iter(self._ended))]
+        self._ended.add(tgid)
         self._contexts.forget(tgid)

@@ -21,13 +21,11 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final, Generic, TypeVar
 
-from msgspec import Struct
-
 from otelgpu.model.engine_messages import EngineRequest
 from otelgpu.model.exchange import Named, Opened, Published, Role, TraceParent
 
 REMEMBERED: Final = 16_384
-"""Exchanges, and requests."""
+"""Requests, and exchanges at most; of these half as many at least."""
 
 _MANY: Final = 16  # exchanges of one id, ids of one exchange
 _LONGEST: Final = 256  # of an id
@@ -39,7 +37,7 @@ _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
 
-@lru_cache(maxsize=16_384)
+@lru_cache(maxsize=4096)  # of the requests that are under way
 def forms(request_id: str) -> tuple[str, ...]:
     """The ids that a request may be known by to clients, each once, its own first."""
     whole = request_id[:_LONGEST]
@@ -48,34 +46,52 @@ def forms(request_id: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(form for stem in stems for form in (stem, _PART.sub("", stem)) if form))
 
 
-class _Exchange(Struct, frozen=True):
-    tgid: int
-    role: Role
+class _Exchanges:
+    """Of the last exchanges: of which process each is, and whether at a client. Numbers in two halves, the newer first.
+
+    The older half is forgotten as a whole when the newer one is full: of every exchange of a node no more is kept than
+    two numbers, for most are about no request of an engine's.
+    """
+
+    def __init__(self) -> None:
+        self._newer: dict[int, int] = {}
+        self._older: dict[int, int] = {}
+
+    def __contains__(self, key: int) -> bool:
+        return key in self._newer or key in self._older
+
+    def add(self, key: int, tgid: int, role: Role) -> None:
+        self._newer[key] = tgid << 1 | (role is Role.CLIENT)
+        if len(self._newer) >= REMEMBERED // 2:
+            self._older, self._newer = self._newer, {}
+
+    def not_of_clients(self, keys: Iterable[int]) -> dict[int, int]:
+        """Those of the keys that are known, with the processes' numbers."""
+        known = {key: self._newer.get(key, self._older.get(key)) for key in keys}
+        return {key: each >> 1 for key, each in known.items() if each is not None and not each & 1}
 
 
 class _Recent(Generic[_Key, _Value]):
-    """Sets of a few values by key, for as long as there is room."""
+    """A few different values by key, for as long as there is room."""
 
     def __init__(self) -> None:
-        self._sets: OrderedDict[_Key, dict[_Value, None]] = OrderedDict()
+        self._values: OrderedDict[_Key, tuple[_Value, ...]] = OrderedDict()
 
     def add(self, key: _Key, value: _Value) -> None:
-        values = self._sets.setdefault(key, {})
-        if len(values) < _MANY:
-            values[value] = None
-        self._sets.move_to_end(key)
-        if len(self._sets) > REMEMBERED:
-            self._sets.popitem(last=False)
+        values = self._values.pop(key, ())
+        self._values[key] = values if value in values or len(values) == _MANY else (*values, value)
+        if len(self._values) > REMEMBERED:
+            self._values.popitem(last=False)
 
-    def get(self, key: _Key) -> Iterable[_Value]:
-        return tuple(self._sets.get(key, ()))
+    def get(self, key: _Key) -> tuple[_Value, ...]:
+        return self._values.get(key, ())
 
 
 class RequestIndex:
     """Exchanges by the ids of the requests that they are about, and the other way round."""
 
     def __init__(self) -> None:
-        self._exchanges: OrderedDict[int, _Exchange] = OrderedDict()
+        self._exchanges = _Exchanges()
         self._named: _Recent[str, int] = _Recent()  # id → keys
         self._names: _Recent[int, str] = _Recent()  # key → ids
         self._continuing: _Recent[tuple[bytes, bytes], int] = _Recent()  # traceparent → keys
@@ -84,23 +100,18 @@ class RequestIndex:
 
     def open(self, opened: Opened) -> None:
         """An exchange began."""
-        self._know(opened.key, opened.tgid, opened.role)
+        self._exchanges.add(opened.key, opened.tgid, opened.role)
         if opened.parent is not None:
             self._continuing.add((opened.parent.trace_id, opened.parent.span_id), opened.key)
 
     def name(self, named: Named) -> None:
         """An exchange is about a request."""
         if named.key not in self._exchanges:
-            self._know(named.key, named.tgid, Role.UNKNOWN)
+            self._exchanges.add(named.key, named.tgid, Role.UNKNOWN)
         request_id = named.request_id[:_LONGEST]
         if request_id:
             self._named.add(request_id, named.key)
             self._names.add(named.key, request_id)
-
-    def _know(self, key: int, tgid: int, role: Role) -> None:
-        self._exchanges[key] = _Exchange(tgid, role)
-        if len(self._exchanges) > REMEMBERED:
-            self._exchanges.popitem(last=False)
 
     def see(self, request_id: str) -> None:
         """An engine spoke of a request."""
@@ -127,9 +138,8 @@ class RequestIndex:
         return self._only(found, request.tgid if request is not None and request.sent else 0)
 
     def _only(self, found: Iterable[int], sender: int) -> int:
-        known = {key: self._exchanges[key] for key in found if key in self._exchanges}
-        servers = {key: each for key, each in known.items() if each.role is not Role.CLIENT}
-        own = [key for key, each in servers.items() if sender and each.tgid == sender]
+        servers = self._exchanges.not_of_clients(found)
+        own = [key for key, tgid in servers.items() if sender and tgid == sender]
         chosen = own or list(servers)
         return chosen[0] if len(chosen) == 1 else 0
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -124,6 +126,35 @@ def test_what_was_used_longest_ago_is_forgotten(monkeypatch: pytest.MonkeyPatch)
         index.name(named(key, f"id{key}"))
         index.hand_over(handed(f"id{key}"))
     assert (index.exchange_of("id1"), index.exchange_of("id99")) == (0, 99)
+
+
+def test_exchanges_that_are_about_no_request_take_little() -> None:
+    """Of a node's many, two numbers each: some 100 bytes; what came before the last 16,384 is not there any more."""
+    index = RequestIndex()
+    sizes = []
+    tracemalloc.start()
+    try:
+        for last in (20_000, 40_000):
+            for key in range(last - 20_000, last):
+                index.open(opened((1 << 40) + key, tgid=70_000 + key))
+            sizes.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert sizes[1] < 2 << 20
+    assert sizes[1] < sizes[0] + (1 << 19)
+
+
+def test_half_of_the_exchanges_at_least_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps_index, "REMEMBERED", 10)
+    index = RequestIndex()
+    index.open(opened(1))
+    index.name(named(1, "a"))
+    for key in range(2, 6):
+        index.open(opened(key))
+    assert index.exchange_of("a") == 1
+    for key in range(6, 12):
+        index.open(opened(key))
+    assert index.exchange_of("a") == 0
 
 
 @given(st.text(max_size=400))
