@@ -40,10 +40,12 @@ class QuietProcesses:
         self._processes, self._files = process.map("quiet_processes"), process.map("quiet_files")
         self._judged: dict[Inode, FileState] = {}  # files, as they were then
         self._capacity = self._files.max_entries
+        self._are_allowed = False
 
     def allow(self, allowed: bool) -> None:
         """Whether there may be any: not while somebody wants to know at once of every process."""
         self._process.set_variable("quiet_allowed", int(allowed))
+        self._are_allowed = allowed
 
     def begin(self, tgid: int) -> None:
         """A running process is about to be looked at: what it maps from now on makes the kernel take it out."""
@@ -55,6 +57,10 @@ class QuietProcesses:
         says_nothing = all(each.library in IN_EVERY_PROCESS for each in probed_files)
         if not says_nothing or self._contexts.knows(tgid):
             self._processes.delete(_PROCESS.pack(tgid))
+
+    def has(self, tgid: int) -> bool:
+        """Whether a process has done nothing of concern until now."""
+        return self._are_allowed and self._processes.get(_PROCESS.pack(tgid)) is not None
 
     def executed(self, tgid: int, inode: Inode) -> None:
         """A process has become the program that is this file: before anything else, for it may end at any moment."""

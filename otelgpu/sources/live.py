@@ -128,7 +128,9 @@ class LiveSource:
         must_wait = self._successions.must_wait
         self._quiet = QuietProcesses(process, self._placer, self._contexts)
         self._allow_quiet()
-        self._process_events = ProcessEvents(process, self._shares, self._placer.is_wanted, must_wait)
+        self._process_events = ProcessEvents(
+            process, self._shares, self._placer.is_wanted, must_wait, self._quiet.has
+        )
         self._reports, self._anchors = LossReports(), clock.Anchors()
         self._counted_ns = 0
 

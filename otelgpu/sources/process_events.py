@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Final, NamedTuple
 
 import numpy as np
 
+from otelgpu.kernel import clock
 from otelgpu.kernel.loader import LoadedFamily, Single
 from otelgpu.processes.maps import mapped_name
 from otelgpu.processes.reader.accounts import Accounts, Owner, Owners, Turn
@@ -23,6 +25,10 @@ EXIT: Final = "process_exit"
 MAPPING: Final = "process_mapping"
 TURN_S: Final = 0.1
 """For so long one owner's processes may keep all others waiting, and for one more that is under way."""
+YOUNG_NS: Final = 1_000_000_000
+"""For so long a process that has done nothing of concern is left alone: it may end as quietly."""
+MOST_YOUNG: Final = 1024
+"""Such processes; what more there are is looked at."""
 MOST_WAITING: Final = 4096
 """Records of one owner; what comes then is handled in its place, out of turn, and finds that there is no share left."""
 
@@ -57,7 +63,8 @@ class ProcessEvents:
     """Those of one session.
 
     ``is_wanted``: whether a file is called like one that others wait for. ``must_wait``: whether an event, of which
-    it is given the kind, the process and the time, is for after the next collection.
+    it is given the kind, the process and the time, is for after the next collection. ``is_quiet``: whether a process
+    has done nothing of concern until now.
     """
 
     def __init__(
@@ -66,9 +73,11 @@ class ProcessEvents:
         shares: Shares,
         is_wanted: Callable[[str], bool],
         must_wait: Callable[[str, int, int], bool],
+        is_quiet: Callable[[int], bool],
     ) -> None:
         self._process, self._shares = process, shares
-        self._is_wanted, self._must_wait = is_wanted, must_wait
+        self._is_wanted, self._must_wait, self._is_quiet = is_wanted, must_wait, is_quiet
+        self._of_young: list[Single] = []  # quiet processes, which may end so
         self._waiting: dict[Owner, deque[Event]] = {}
         self._ends: dict[int, int] = {}  # of processes of which there are events, the latest
         self._successors: dict[int, list[Event]] = {}  # of processes whose numbers' former owners come first
@@ -114,24 +123,37 @@ class ProcessEvents:
         """In the order of their times; first those of processes that have mapped a library that is known by name.
 
         To look at the others takes time. Of those that have begun and ended, and did nothing that concerns anybody,
-        there are none.
+        there are none; nor yet of those that have begun just now, and did nothing of the kind so far.
         """
-        found: list[Single] = []
+        found, self._of_young = self._of_young, []
         first: set[int] = set()
-        begun: dict[int, int] = {}
+        begun: dict[int, int | None] = {
+            single.tgid: single.time_ns for single in found if single.kind == FORK
+        }
         over: set[int] = set()
         for single in self._process.drain_each():
             kind, tgid = single.kind, single.tgid
             if kind == FORK:
-                begun[tgid] = begun.get(tgid, 0) + 1
+                begun[tgid] = None if tgid in begun else single.time_ns
+                over.discard(tgid)
             elif kind == EXIT:
                 self._ends[tgid] = single.time_ns
-                if begun.get(tgid) == 1 and single.record["quiet"]:
+                if begun.get(tgid) is not None and single.record["quiet"]:
                     over.add(tgid)
+                begun[tgid] = None
             found.append(single)
-        found = [single for single in found if single.tgid not in over]
+        young = self._young(begun)
+        if young:
+            self._of_young = [single for single in found if single.tgid in young]
+        found = [single for single in found if single.tgid not in over and single.tgid not in young]
         for single in found:
             if single.kind == MAPPING and self._is_wanted(mapped_name(single.record)):
                 first.add(single.tgid)
         found.sort(key=lambda each: (each.tgid not in first, each.time_ns + each.duration_ns))
         return [Event(each.kind, each.tgid, each.time_ns, each.record) for each in found]
+
+    def _young(self, begun: Mapping[int, int | None]) -> set[int]:
+        """Those of who has begun that are quiet. ``begun``: when; None: it ended, or several had its number."""
+        since_ns = clock.monotonic_ns() - YOUNG_NS if begun else 0
+        recent = (tgid for tgid, began_ns in begun.items() if began_ns is not None and began_ns > since_ns)
+        return set(islice(filter(self._is_quiet, recent), MOST_YOUNG))

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from otelgpu.model.inputs import ProcessSeen
+from otelgpu.sources.process_events import YOUNG_NS
 from tests.kernel.observing import WAIT_S, Watch
 from tests.rig import fake_cudart_path
 
@@ -81,7 +82,7 @@ def test_a_known_program_that_begins_and_ends_is_not_looked_at(
     assert not seen(watching)
     assert not watching.total("probes", "process_vanished"), "it would have been found to have ended"
     shell.run("sleep 60 & echo $!")
-    watching.pump(0.1)
+    watching.pump(YOUNG_NS / 1e9 + 0.3)
     assert seen(watching), "who lives on is looked at in time"
     shell.run("kill $!")
 

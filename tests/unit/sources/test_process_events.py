@@ -67,11 +67,13 @@ class Looking:
         self._shares = Shares(Accounts(share=0.1, advance_s=9.0))
         self._shares.owners = cast(Any, Owners())
         self.waits: set[int] = set()
+        self.quiet: set[int] = set()
         self.events = ProcessEvents(
             cast(Any, self.process),
             self._shares,
             lambda name: name == "wanted",
             lambda kind, tgid, time_ns: tgid in self.waits,
+            lambda tgid: tgid in self.quiet,
         )
 
     def _look(self, tgid: int) -> None:
@@ -162,3 +164,62 @@ def test_a_number_that_two_processes_had_is_not_passed_over(clock: list[float]) 
     looking.process.put("process_fork", (5, 1, b""), (5, 3, b""))
     looking.process.put("process_exit", (5, 2, b"quiet"), (5, 4, b"quiet"))
     assert looking.handle() == [(5, 1), (5, 2), (5, 3), (5, 4)]
+
+
+def test_a_number_that_is_given_again_at_once_is_not_passed_over(clock: list[float]) -> None:
+    looking = Looking(clock)
+    looking.process.put("process_fork", (5, 1, b""))
+    looking.process.put("process_exit", (5, 2, b"quiet"))
+    looking.process.put("process_fork", (5, 3, b""))
+    assert looking.handle() == [(5, 1), (5, 2), (5, 3)]
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """CLOCK_MONOTONIC, ns."""
+    time_ns = [10]
+    monkeypatch.setattr(process_events.clock, "monotonic_ns", lambda: time_ns[0])
+    return time_ns
+
+
+def test_of_a_quiet_process_that_began_just_now_there_is_nothing_and_less_when_it_ends(
+    clock: list[float], now: list[int]
+) -> None:
+    looking = Looking(clock)
+    looking.quiet.add(5)
+    looking.process.put("process_fork", (5, 1, b""), (6, 2, b""))
+    looking.process.put("process_exec", (5, 3, b""))
+    assert looking.handle() == [(6, 2)]
+    assert not looking.events.are_waiting
+    looking.quiet.clear()
+    looking.process.put("process_exit", (5, 4, b"quiet"))
+    assert looking.handle() == []
+    assert looking.handle() == []
+
+
+@pytest.mark.parametrize("why", ["it does something", "it lives on", "it ends, and was not quiet"])
+def test_of_a_quiet_process_all_is_handled_in_order_as_soon_as(
+    clock: list[float], now: list[int], why: str
+) -> None:
+    looking = Looking(clock)
+    looking.quiet.add(5)
+    looking.process.put("process_fork", (5, 1, b""))
+    looking.process.put("process_exec", (5, 3, b""))
+    assert looking.handle() == []
+    if why == "it lives on":
+        now[0] += process_events.YOUNG_NS
+    else:
+        looking.quiet.clear()
+    last = "process_exit" if why.endswith("quiet") else MAPPING
+    looking.process.put(last, (5, 4, b""))
+    assert looking.handle() == [(5, 1), (5, 3), (5, 4)]
+
+
+def test_only_so_many_are_left_alone(
+    clock: list[float], now: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_events, "MOST_YOUNG", 2)
+    looking = Looking(clock)
+    looking.quiet |= {5, 6, 7, 8}
+    looking.process.put("process_fork", *((tgid, tgid, b"") for tgid in (5, 6, 7, 8)))
+    assert looking.handle() == [(7, 7), (8, 8)]

@@ -174,7 +174,9 @@ def test_each_owner_has_its_records_between_its_beginning_and_its_end(
     ring = Ring([])
     shares = Shares(cast(Any, None))
     shares.owners = cast(Any, Nobodys())
-    events = ProcessEvents(cast(Any, ring), shares, lambda name: False, successions.must_wait)
+    events = ProcessEvents(
+        cast(Any, ring), shares, lambda name: False, successions.must_wait, lambda tgid: False
+    )
     script: list[tuple[int, tuple[str, int, int]]] = []  # (time, (what, number, life))
     now = 0
     for life, (tgid, records, forked, execs, _) in enumerate(lives):
