@@ -29,7 +29,8 @@ Drawer = Callable[[Shape, Work, np.random.Generator], Routine]
 def _every_few_steps(shape: Shape, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
     """Shape (steps,)."""
     period = int(rng.integers(5, 20))
-    return np.arange(shape.steps) % period == period - 1
+    steps: npt.NDArray[np.bool_] = np.arange(shape.steps) % period == period - 1
+    return steps
 
 
 def _added(shape: Shape, work: Work, kind: str, seconds: F64) -> Work:
@@ -49,8 +50,8 @@ def _marks(cells: npt.NDArray[np.bool_], name: str) -> npt.NDArray[Any]:
 
 def _written(shape: Shape, work: Work, rng: np.random.Generator, cells: npt.NDArray[np.bool_]) -> Routine:
     """A checkpoint: copies to the host and pickling, then files, one to five steps long; each write is another."""
-    seconds = rng.uniform(1, 5) * shape.unit_s * shape.units * cells
-    seconds *= np.exp(0.2 * rng.standard_normal(cells.shape))
+    seconds: F64 = cells.astype(np.float64) * rng.uniform(1, 5) * shape.unit_s * shape.units
+    seconds = seconds * np.exp(0.2 * rng.standard_normal(cells.shape))
     work = _added(shape, _added(shape, work, "file", seconds), "host", 0.4 * seconds)
     return Routine(work=work, marks=_marks(cells, "checkpoint"))
 
@@ -90,7 +91,7 @@ def evaluation_of_all(shape: Shape, work: Work, rng: np.random.Generator) -> Rou
 def collections(shape: Shape, work: Work, rng: np.random.Generator) -> Routine:
     """Every rank's garbage collector stops it now and then, each in steps of its own."""
     cells = rng.random((shape.steps, shape.ranks)) < rng.uniform(0.01, 0.08)
-    seconds = cells * rng.uniform(0.2, 1.0) * shape.unit_s * shape.units
+    seconds: F64 = cells.astype(np.float64) * rng.uniform(0.2, 1.0) * shape.unit_s * shape.units
     return Routine(work=_added(shape, work, "host", seconds), marks=_marks(cells, ""))
 
 
