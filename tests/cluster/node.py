@@ -220,15 +220,19 @@ def unowned(before: set[tuple[Kind, int]]) -> set[tuple[Kind, int]]:
 
 
 def kept_on(cluster: Cluster) -> set[str]:
-    """And what the kubelet has of each pod, for a minute after it has ended: containers, a folder, cgroups."""
+    """And what the kubelet has of each pod, for a minute after it has ended: containers, a folder, cgroups.
+
+    Not the container that held a pod's namespaces: the kubelet takes a minute more for that.
+    """
     cgroups = Path("/sys/fs/cgroup")  # version 2, or each controller's
     folders = [*cgroups.glob("kubepods/**/pod*"), *cgroups.glob("*/kubepods/**/pod*")]
     folders += (cluster.folder / "kubelet/pods").iterdir()
-    return left_on(cluster) | _ctr(cluster, "containers") | {each.name for each in folders}
+    containers = _ctr(cluster, "containers", "image!=docker.io/rig/pause:1")
+    return left_on(cluster) | containers | {each.name for each in folders}
 
 
-def _ctr(cluster: Cluster, what: str) -> set[str]:
-    listing = ["-a", str(cluster.folder / "ctd/c.sock"), "-n", "k8s.io", what, "ls", "-q"]
+def _ctr(cluster: Cluster, what: str, *filters: str) -> set[str]:
+    listing = ["-a", str(cluster.folder / "ctd/c.sock"), "-n", "k8s.io", what, "ls", "-q", *filters]
     asked = subprocess.run([CACHE / "bin/ctr", *listing], capture_output=True, text=True, check=True)
     return set(asked.stdout.split())
 

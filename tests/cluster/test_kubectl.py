@@ -46,7 +46,7 @@ def prepared(cluster: Cluster) -> Iterator[Cluster]:
     yield cluster
     cluster.kubectl("delete", "pod", "-n", SERVING, "llm-server-1")
     for namespace in (JOBS, STRICT, SERVING):
-        cluster.kubectl("-n", namespace, "delete", "rolebinding", "otelgpu-kubectl")
+        cluster.kubectl("-n", namespace, "delete", "rolebinding", "otelgpu-kubectl", "--ignore-not-found")
 
 
 @pytest.fixture
@@ -94,6 +94,31 @@ def test_ps_names_the_pod(plugin: Plugin) -> None:
     done = plugin.run("ps", "-n", SERVING, "--job-namespace", JOBS)
     assert done.returncode == 0, done.stderr
     assert any("llm-server-1" in line and NODE in line for line in done.stdout.splitlines()), done.stdout
+
+
+def test_pods_with_a_label_are_profiled_side_by_side(cluster: Cluster, plugin: Plugin) -> None:
+    cluster.kubectl("apply", "-n", SERVING, "-f", "-", given=json.dumps(service_pod("llm-server-2")))
+    cluster.wait_ready("llm-server-2", SERVING)
+    label = "app in (llm-server-1, llm-server-2)"
+    done = plugin.run("profile", "-l", label, *TARGET[1:], "-d", "5", "-o", "rank.folded")
+    cluster.kubectl("delete", "pod", "-n", SERVING, "llm-server-2")
+    assert done.returncode == 0, done.stderr
+    for pod in ("llm-server-1", "llm-server-2"):
+        assert (plugin.folder / f"rank-{pod}.folded").stat().st_size > 0, done.stderr
+
+
+def test_an_environment_is_deployed_worked_in_and_deleted(cluster: Cluster, plugin: Plugin) -> None:
+    made = plugin.run("deploy", *TARGET, "-d", "300")
+    assert made.returncode == 0, made.stderr
+    name = made.stdout.strip()
+    status = cluster.pod("llm-server-1", SERVING)["status"]["containerStatuses"]
+    (container,) = (each["containerID"].rpartition("/")[2] for each in status if each["name"] == "server")
+    within = ("exec", "-n", JOBS, name, "--", "otelgpu")
+    traced = plugin.run(*within, "agent", "--container", container, "-d", "4", "--export", "console")
+    assert traced.returncode == 0, traced.stderr
+    assert "text_completion m" in traced.stdout and "cudaLaunchKernel" in traced.stdout, traced.stderr
+    assert plugin.run("delete", "-n", JOBS, name).returncode == 0
+    assert plugin.run(*within, "ps").returncode == 1
 
 
 @pytest.mark.parametrize(
