@@ -115,6 +115,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The same by who asks, as kube-probe/* and ELB-HealthChecker/*."""
     collective_sample_ratio: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0
     """Share of the collectives that are reported as traces: the same ones on every rank. Metrics have them all."""
+    switch_file: str = ""
+    """agent: annotations of the node's pods, from otelgpu watch-pods: more detail for a pod. "": nobody asks."""
+    switch_longest_s: Annotated[float, msgspec.Meta(ge=1, le=3600)] = 600.0
+    """The longest time for which an annotation may ask for more detail."""
+    switch_at_once: Annotated[int, msgspec.Meta(ge=1, le=64)] = 2
+    """Pods of a node that have more detail at once."""
+    switch_pause_s: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 60.0
+    """From one time that a pod has more detail to the next, beginning to beginning."""
     own_spans: OwnSpans = "auto"
     """Of requests whose process makes spans itself. auto: GPU work goes under those; always: ours beside them."""
     model_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
@@ -401,6 +409,9 @@ def reporting(config: Config, environ: Mapping[str, str]) -> SignalSettings:
         ),
         exclusion=Exclusion(paths=config.traces_exclude_paths, user_agents=config.traces_exclude_user_agents),
         spans_per_second=config.traces_spans_per_second,
+        switch_longest_s=config.switch_longest_s,
+        switch_at_once=config.switch_at_once,
+        switch_pause_s=config.switch_pause_s,
         collective_sample_ratio=config.collective_sample_ratio,
     )
 

@@ -69,7 +69,7 @@ ALERTS: Final = ROOT / "deploy" / "prometheus" / "alerts.yaml"
 DASHBOARDS: Final = ROOT / "deploy" / "grafana" / "dashboards"
 LOSSES: Final = ROOT / "otelgpu" / "cli" / "loss_reasons"
 """Files that are written whole: see :func:`tools.loss_reasons.printed`."""
-_REGION: Final = re.compile(r"(<!-- generated: ([\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_REGION: Final = re.compile(r"(<!-- generated: ([\w -]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 # -- Settings and commands -------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ class _Lazy(click.Group):
         "analyze": "analyze",
         "view": "view",
         "mcp": "mcp.command",
+        "watch-pods": "pod_watch.command",
         "completion": "completion",
     }
 
@@ -63,7 +64,7 @@ class _Lazy(click.Group):
             take_up()
             import_quietly()
             module = import_module(f"otelgpu.cli.{self._MODULES[cmd_name]}")
-        command: click.Command = getattr(module, cmd_name)
+        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         if (
             signal.getsignal(signal.SIGINT) is leave_at_once
         ):  # from here on there may be something to be undone

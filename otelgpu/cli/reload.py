@@ -29,6 +29,7 @@ _log = logging.getLogger("otelgpu.cli")
 LIVE: Final = frozenset(
     (
         *("detail", "collective_sample_ratio"),
+        *("switch_longest_s", "switch_at_once", "switch_pause_s"),
         *("traces_sampler", "traces_sampler_arg", "traces_keep_errors", "traces_keep_first_token_s"),
         *("traces_keep_first_token_quantile", "traces_spans_per_second"),
         *("traces_exclude_paths", "traces_exclude_user_agents"),

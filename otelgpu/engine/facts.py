@@ -5,7 +5,7 @@ Everything that enters a session from outside is in :mod:`otelgpu.model.inputs`;
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from otelgpu.model.operations import Operations
     from otelgpu.model.resource import Resource
     from otelgpu.model.samples import Samples
-    from otelgpu.model.settings import SignalSettings
+    from otelgpu.model.settings import Detail, SignalSettings
     from otelgpu.model.tasks import TaskService
 
 
@@ -170,6 +170,12 @@ class SettingsChanged(Struct, frozen=True, kw_only=True):
 
     settings: SignalSettings
     limit: int
+
+
+class DetailRaised(Struct, frozen=True):
+    """Processes whose calls are reported in more detail than the others', from here on; all of them, by number."""
+
+    levels: Mapping[int, Detail]
 
 
 class TickBegins(Struct, frozen=True):

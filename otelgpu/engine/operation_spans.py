@@ -28,7 +28,7 @@ from msgspec.structs import replace
 
 from otelgpu.engine import names
 from otelgpu.engine.contract import OperationDecoder
-from otelgpu.engine.folding import Folded, Parents, fold, take, unfolded
+from otelgpu.engine.folding import Folded, Parents, concatenate, fold, take, unfolded
 from otelgpu.engine.operation_signals import Holds, OperationSignals
 from otelgpu.engine.row_spans import Forms, FormText, RowForms, RowSpans, numbers_of, positions_by_form
 from otelgpu.model.codes import Codes, all_of, combine, distinct, examples, order_of, values_of
@@ -448,6 +448,27 @@ def under_published(work: Folded, parents: Parents) -> FoldedWork:
     return FoldedWork(unfolded(rows, group), joined, origin)
 
 
+def _joined(parts: Sequence[FoldedWork]) -> FoldedWork:
+    """One after the other, each under parents of its own: the same one is there as often as it has parts."""
+    if len(parts) == 1:
+        return parts[0]
+    counts = [len(each.parents.flags) for each in parts]
+    firsts = np.cumsum([0, *counts[:-1]])
+    moved = [
+        replace(each.folded, group=each.folded.group + first)
+        for each, first in zip(parts, firsts.tolist(), strict=True)
+    ]
+    return FoldedWork(
+        concatenate(moved),
+        Parents(
+            trace_id=np.concatenate([each.parents.trace_id for each in parts]),
+            span_id=np.concatenate([each.parents.span_id for each in parts]),
+            flags=np.concatenate([each.parents.flags for each in parts]),
+        ),
+        np.concatenate([each.origin for each in parts]),
+    )
+
+
 class OperationEmitter:
     """Operations of one session under their parents as spans, as far as the detail asked for has them."""
 
@@ -455,21 +476,45 @@ class OperationEmitter:
         self._vocabulary, self._resource_of, self._seed = vocabulary, resource_of, seed
         self._detail: Detail = "ops"
         self._limit = 0
+        self._raised: Mapping[int, tuple[Detail, int]] = {}
         self._rows = RowForms(vocabulary.families) if library() is not None else None
 
     def keep(self, detail: Detail, limit: int) -> None:
         """Report in this detail from here on, at most ``limit`` spans under a parent."""
         self._detail, self._limit = detail, limit
 
+    def raise_detail(self, raised: Mapping[int, tuple[Detail, int]]) -> None:
+        """Report calls of some processes, by tgid, in more detail than those of the others."""
+        self._raised = raised
+
     def fold(self, work: Folded, parents: Parents) -> FoldedWork:
         """Some work as it is to be reported: none of it where operations are not."""
-        if self._detail == "phases":
+        if self._raised and len(work):
+            return self._fold_by_process(work, parents)
+        return self._fold(work, parents, self._detail, self._limit)
+
+    def _fold(self, work: Folded, parents: Parents, detail: Detail, limit: int) -> FoldedWork:
+        if detail == "phases":
             work = take(work, np.zeros(0, dtype=np.intp))
         if work.runs is None:
             found = under_published(work, parents)
         else:
             found = FoldedWork(work, parents, np.arange(len(parents.flags)))
-        return replace(found, folded=fold(found.folded, limit=self._limit, runs=self._detail == "ops"))
+        return replace(found, folded=fold(found.folded, limit=limit, runs=detail == "ops"))
+
+    def _fold_by_process(self, work: Folded, parents: Parents) -> FoldedWork:
+        """Each process's in its detail; where one parent has work of several, each has its own limit under it."""
+        tgids = work.operations["tgid"]
+        done: list[FoldedWork] = []
+        usual = (self._detail, self._limit)
+        for level in {usual, *self._raised.values()}:
+            own = [tgid for tgid, each in self._raised.items() if each == level]
+            mine = np.isin(tgids, own)
+            if level == usual:
+                mine |= ~np.isin(tgids, list(self._raised))
+            if mine.any():
+                done.append(self._fold(take(work, np.flatnonzero(mine)), parents, *level))
+        return _joined(done)
 
     def report(self, work: FoldedWork, *, offset_ns: int) -> Iterable[SpanBatch]:
         """The spans of some work; batches are made as they are taken."""

@@ -26,6 +26,7 @@ from otelgpu.engine.call_roles import StepCalls
 from otelgpu.engine.call_stacks import CallStacks
 from otelgpu.engine.contract import Family, Phase
 from otelgpu.engine.facts import (
+    DetailRaised,
     HandedOff,
     ProcessDescribed,
     ProcessForgotten,
@@ -184,6 +185,7 @@ class Pipeline:
         self._routes.listen(engine, TrafficParsed, lambda fact: self._attribution.take_tasks(fact.tasks))
         self._routes.listen(engine, HandedOff, lambda fact: self._attribution.hand_off(fact.handoffs))
         self._routes.listen(engine, FunctionNamed, self._name)
+        self._routes.listen(engine, DetailRaised, self._raise)
         self._routes.listen(engine, RuntimesSeen, self._attribution.multiplexed.learn)
 
     # -- inputs -----------------------------------------------------------------------------------
@@ -291,6 +293,13 @@ class Pipeline:
         self._operations.keep(self._detail, limit)
         self._windows.keep(limit, runs=self._detail != "all")
         self._routes.emit(SettingsChanged(settings=settings, limit=limit))
+
+    def _raise(self, fact: DetailRaised) -> None:
+        raised = {tgid: (detail, SPANS_PER_PARENT[detail]) for tgid, detail in fact.levels.items()}
+        self._operations.raise_detail(raised)
+        self._windows.raise_limits(
+            {tgid: (limit, detail != "all") for tgid, (detail, limit) in raised.items()}
+        )
 
     def _see(self, seen: ProcessSeen) -> None:
         before = self._processes.known(seen.tgid) if seen.same_program else None

@@ -15,7 +15,7 @@ from typing import Final
 
 from otelgpu.model.inputs import ProcessGone, ProcessSeen
 from otelgpu.model.process_numbers import process_id
-from otelgpu.model.resource import Resource, of_machine, unnamed
+from otelgpu.model.resource import AttributeValue, Resource, of_machine, unnamed
 
 GENERATIONS: Final = 16
 """How far back a process's ancestors are looked for."""
@@ -58,6 +58,13 @@ class Processes:
     def known(self, tgid: int) -> Resource | None:
         """What a process is, if somebody looked at it."""
         return self._resources.get(tgid)
+
+    def having(self, key: str) -> Iterator[tuple[int, AttributeValue]]:
+        """All processes that have an attribute, by tgid, and its value."""
+        for tgid, resource in self._resources.items():
+            value = resource.get(key)
+            if value is not None:
+                yield tgid, value
 
     def lineage(self, tgid: int) -> Iterator[int]:
         """A process and those that it comes from, nearest first, as far as they are known."""

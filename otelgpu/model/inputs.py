@@ -15,6 +15,7 @@ from otelgpu.model.fabric import FabricInput
 from otelgpu.model.pressure import ProcessPressed
 from otelgpu.model.resource import Resource
 from otelgpu.model.samples import StackNamed
+from otelgpu.model.switches import SwitchesRead
 
 Records = npt.NDArray[np.void]
 
@@ -156,4 +157,5 @@ Input = (
     | DeviceInput
     | FabricInput
     | ProcessPressed
+    | SwitchesRead
 )

@@ -50,6 +50,9 @@ class SignalSettings(Struct, frozen=True, kw_only=True):
     exclusion: Exclusion = NONE_EXCLUDED  # of those that are no traces in any case
     spans_per_parent: int = 0  # of operations that are kept apart; 0: as the detail has it
     spans_per_second: int = 0  # of which requests and operations are left out; 0: no limit
+    switch_longest_s: float = 600.0  # of more detail for a pod
+    switch_at_once: int = 2
+    switch_pause_s: float = 60.0
     collective_sample_ratio: float = 1.0  # of collectives that are reported as traces: the same on all ranks
 
 

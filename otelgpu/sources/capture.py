@@ -54,6 +54,7 @@ from otelgpu.model.pressure import ProcessPressed
 from otelgpu.model.profiles import FrameType
 from otelgpu.model.resource import AttributeValue, resource
 from otelgpu.model.samples import Frame, StackNamed
+from otelgpu.model.switches import SwitchesRead
 
 REASONS: Final = Reasons(
     "capture",
@@ -230,12 +231,17 @@ _Plain = (
     | DeviceInput
     | FabricInput
     | ProcessPressed
+    | SwitchesRead
 )
 """Inputs that are written without regard to those before."""
 
 
 class _Pressed(msgspec.Struct, frozen=True, tag="pressed", array_like=True):
     pressed: ProcessPressed
+
+
+class _Switches(msgspec.Struct, frozen=True, tag="switches", array_like=True):
+    read: SwitchesRead
 
 
 _DeviceFrame = _Device | _Readings | _Energy | _DeviceGone | _ProcessDevices
@@ -256,6 +262,7 @@ _Frame = (
     | _DeviceFrame
     | _FabricFrame
     | _Pressed
+    | _Switches
 )
 
 
@@ -433,7 +440,7 @@ class CaptureReader:
                 return CallsCounted(tgid=tgid, family=family, kind=operation, api=api, count=count)
             case _Tick(time_ns):
                 return Tick(time_ns=time_ns)
-            case _Pressed(fact):
+            case _Pressed(fact) | _Switches(fact):
                 return fact
             case _Device(fact) | _Readings(fact) | _Energy(fact) | _DeviceGone(fact) | _ProcessDevices(fact):
                 return fact
@@ -477,6 +484,8 @@ def _frame(item: _Plain) -> _Frame:
             return _Tick(item.time_ns)
         case ProcessPressed():
             return _Pressed(item)
+        case SwitchesRead():
+            return _Switches(item)
         case DeviceSeen() | DeviceReadings() | EnergyRead() | DeviceGone() | ProcessDevices():
             return _device_frame(item)
         case _:

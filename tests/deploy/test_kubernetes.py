@@ -170,3 +170,21 @@ def test_memory_limit_of_a_collector_leaves_room_for_what_its_limiter_allows() -
         collector = container(next(pod_specs(manifests(manifest))), "collector")
         limit = int(collector["resources"]["limits"]["memory"].removesuffix("Mi"))
         assert allowed <= limit * 3 / 4 <= allowed * 1.1
+
+
+def test_the_patch_for_switches_gives_the_token_to_who_has_no_capability() -> None:
+    patch = yaml.safe_load((DEPLOY / "kubernetes/patches/switch.yaml").read_text())
+    spec = patch["spec"]["template"]["spec"]
+    agent, watcher = spec["containers"]
+    assert agent == {
+        "name": "otelgpu",
+        "env": [{"name": "OTELGPU_SWITCH_FILE", "value": watcher["args"][-1]}],
+    }
+    assert watcher["image"] == f"otelgpu:{__version__}"
+    assert watcher["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert watcher["securityContext"]["allowPrivilegeEscalation"] is False
+    (volume,) = spec["volumes"]
+    mounts = {each["name"] for each in watcher["volumeMounts"]}
+    assert mounts == {"run", volume["name"]}
+    (rule,) = manifests("switch")["ClusterRole", "otelgpu-watch-pods"]["rules"]
+    assert (rule["resources"], rule["verbs"]) == (["pods"], ["list", "watch"])

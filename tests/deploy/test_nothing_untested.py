@@ -20,6 +20,7 @@ TESTED_BY = {
     "helm/**": "tests/deploy/test_chart.py tests/deploy/test_chart_values.py tests/deploy/test_prometheus_operator.py "
     "tests/deploy/test_chart_request.py tests/backends/test_chart_request.py tests/cluster/test_api_helm.py",
     "kubernetes/*.yaml": "tests/deploy/test_kubernetes.py",
+    "kubernetes/patches/*.yaml": "tests/deploy/test_kubernetes.py",
     "krew/otelgpu.yaml": "tests/unit/kubectl/test_plugin.py",
     "otelgpu.yaml": "tests/deploy/test_systemd.py",
     "prometheus/alerts.yaml": "tests/backends/test_alerts.py tests/unit/test_dashboards.py",

@@ -85,6 +85,22 @@ CASES: Final = (
         {"x.jsonl": ""},
         OTELGPU_MCP_TOKEN="secret",
     ),
+    usage("watch-pods", "Missing option '-o' / '--output'"),
+    usage("watch-pods -o x", "Missing option '--node'"),
+    setting("watch-pods -o x --node n", "this is no pod of Kubernetes"),
+    setting(
+        "watch-pods -o x --node n --server http://10.0.0.1",
+        "'http://10.0.0.1' is no address of an API server",
+    ),
+    setting(
+        "watch-pods -o x --node n --server https://127.0.0.1:1 --ca-file no", "cannot read certificates of no"
+    ),
+    setting(
+        "agent", "OTELGPU_SWITCH_AT_ONCE: must be a whole number from 1 to 64", OTELGPU_SWITCH_AT_ONCE="0"
+    ),
+    setting(
+        "agent", "OTELGPU_SWITCH_LONGEST_S: must be a number from 1 to 3600", OTELGPU_SWITCH_LONGEST_S="1d"
+    ),
     usage("diagnose", "ranks"),
     usage("diagnose rank x", "No such command 'rank'"),
     usage("diagnose ranks", "Missing argument 'INPUT…'"),

@@ -78,7 +78,7 @@ def test_a_manual_page_is_roff_that_a_pager_shows(path: Path) -> None:
 
 def test_every_region_is_used() -> None:
     used = set(
-        re.findall(r"<!-- generated: ([\w ]+) -->", "".join(p.read_text() for p in DOCS.rglob("*.md")))
+        re.findall(r"<!-- generated: ([\w -]+) -->", "".join(p.read_text() for p in DOCS.rglob("*.md")))
     )
     assert used == set(document.REGIONS)
 
@@ -134,7 +134,7 @@ def test_every_option_says_what_it_does(name: str) -> None:
 
 def test_the_documented_commands_parse() -> None:
     lines = re.findall(
-        r"^(?:\w+=\S+ )?otelgpu (\w+)(.*)$", "".join(_blocks(read("reference/cli.md"))), re.MULTILINE
+        r"^(?:\w+=\S+ )?otelgpu ([\w-]+)(.*)$", "".join(_blocks(read("reference/cli.md"))), re.MULTILINE
     )
     assert len(lines) > 10
     for name, rest in lines:

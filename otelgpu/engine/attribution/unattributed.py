@@ -6,7 +6,7 @@ way, which keeps every sum exact.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import numpy as np
@@ -74,12 +74,17 @@ class UnattributedWindows:
         self._totals = totals
         self._limit = limit
         self._runs = runs
+        self._raised: Mapping[int, tuple[int, bool]] = {}
         self._open: dict[Key, _Window] = {}
         self._closed_until = 0  # first window that may still be opened
 
     def keep(self, limit: int, *, runs: bool) -> None:
         """Another bound from now on, for windows that are open too."""
         self._limit, self._runs = limit, runs
+
+    def raise_limits(self, raised: Mapping[int, tuple[int, bool]]) -> None:
+        """Other bounds for some processes, by tgid: ``limit`` and ``runs``."""
+        self._raised = raised
 
     @property
     def due_ns(self) -> int:
@@ -113,11 +118,13 @@ class UnattributedWindows:
             held.totals += sums[position]
             held.parts.append(unfolded(mine, np.zeros(len(mine), dtype=np.int64)))
             held.rows += len(mine)
-            if held.rows > _FOLD_AT_LEAST + 2 * self._limit:
-                self._fold(held)
+            limit, _ = self._raised.get(key[0], (self._limit, self._runs))
+            if held.rows > _FOLD_AT_LEAST + 2 * limit:
+                self._fold(key[0], held)
 
-    def _fold(self, held: _Window) -> None:
-        held.parts = [fold(concatenate(held.parts), limit=self._limit, runs=self._runs)]
+    def _fold(self, tgid: int, held: _Window) -> None:
+        limit, runs = self._raised.get(tgid, (self._limit, self._runs))
+        held.parts = [fold(concatenate(held.parts), limit=limit, runs=runs)]
         held.rows = len(held.parts[0])
 
     def close(
@@ -130,8 +137,8 @@ class UnattributedWindows:
         if not keys:
             return None
         held = [self._open.pop(key) for key in keys]
-        for window in held:
-            self._fold(window)
+        for key, window in zip(keys, held, strict=True):
+            self._fold(key[0], window)
         words = np.array(keys, dtype=np.uint64)
         parents = window_roots(words[:, 0], words[:, 1], words[:, 2], seed=seed)
         for position, window in enumerate(held):
