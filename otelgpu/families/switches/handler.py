@@ -35,6 +35,7 @@ class SwitchHandler:
         self._services, self._session = services, services.session
         settings = self._session.settings
         self._switching = Switching(_limits(settings), settings.detail)
+        self._seen: SwitchesRead | None = None
         self._raised: dict[int, Detail] = {}
         self._counters: Counter[str] = Counter()
         self._refused, self._since_s = 0, 0.0  # refusals that had an event, in the minute from then on
@@ -52,7 +53,8 @@ class SwitchHandler:
         return (clock.now_ns + clock.offset_ns) / 1e9
 
     def _read(self, seen: SwitchesRead) -> None:
-        self._report(self._switching.read(seen.switches, self._now_s()))
+        """Decided at the next tick: there is no time before the first."""
+        self._seen = seen
         self._services.wake()
 
     def _reconfigure(self, fact: SettingsChanged) -> None:
@@ -61,10 +63,13 @@ class SwitchHandler:
     def _turn(self, tick: TickBegins) -> None:
         """Before operations are decoded: what is raised holds for those of this tick, of the last one too."""
         if tick.final:
-            self._report(self._switching.close())
+            self._report(self._switching.close(self._now_s()))
             return
+        if self._seen is not None:
+            seen, self._seen = self._seen, None
+            self._report(self._switching.read(seen.switches, self._now_s()))
         self._report(self._switching.turn(self._now_s()))
-        wanted = self._switching.raised
+        wanted = self._switching.raised(self._now_s())
         raised: dict[int, Detail] = {}
         if wanted:
             members = self._session.processes.having(_POD_UID)

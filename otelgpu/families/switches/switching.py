@@ -19,11 +19,14 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
+from otelgpu.engine.attribution.unattributed import GRACE_NS, WINDOW_NS
 from otelgpu.families.switches import names
 from otelgpu.model.settings import Detail
 from otelgpu.model.switches import PodSwitch
 
 _WISH: Final = re.compile(r"(ops|all) ([1-9][0-9]{0,4})([sm])(?: [A-Za-z0-9-]{1,32})?", re.ASCII)
+SETTLE_S: Final = (WINDOW_NS + GRACE_NS) / 1e9 + 1
+"""A window of work outside of requests, what it waits for those who are late, and a turn of the agent."""
 _MORE: Final[dict[str, int]] = {"phases": 0, "ops": 1, "all": 2}
 
 
@@ -79,11 +82,21 @@ class Switching:
         self._active: dict[str, _Active] = {}
         self._decided: dict[str, str] = {}  # value by pod
         self._began: dict[str, float] = {}
+        self._settling: dict[str, tuple[Detail, float]] = {}  # until when, by pod
 
     @property
-    def raised(self) -> dict[str, Detail]:
-        """By the uid of the pod; never less than what all have, which may have changed meanwhile."""
-        wanted = {uid: each.wish.detail for uid, each in self._active.items()}
+    def active(self) -> frozenset[str]:
+        """Pods of which a switch has begun and not ended."""
+        return frozenset(self._active)
+
+    def raised(self, now_s: float) -> dict[str, Detail]:
+        """By the uid of the pod; never less than what all have, which may have changed meanwhile.
+
+        For :data:`SETTLE_S` after its end, too: calls that were made before it are reported when their window is over.
+        """
+        self._settling = {uid: each for uid, each in self._settling.items() if now_s < each[1]}
+        wanted = {uid: detail for uid, (detail, _) in self._settling.items()}
+        wanted |= {uid: each.wish.detail for uid, each in self._active.items()}
         return {uid: detail for uid, detail in wanted.items() if is_more(detail, self.usual)}
 
     def read(self, switches: Sequence[PodSwitch], now_s: float) -> list[Change]:
@@ -92,7 +105,7 @@ class Switching:
         changes = self.turn(now_s)
         for uid, active in list(self._active.items()):
             if uid not in asked or asked[uid].value != active.switch.value:
-                changes.append(self._end(uid, names.WITHDRAWN))
+                changes.append(self._end(uid, names.WITHDRAWN, now_s))
         self._decided = {uid: value for uid, value in self._decided.items() if uid in asked}
         self._began = {uid: at_s for uid, at_s in self._began.items() if now_s < at_s + self.limits.pause_s}
         for uid, switch in asked.items():
@@ -104,14 +117,15 @@ class Switching:
     def turn(self, now_s: float) -> list[Change]:
         """Those that are over."""
         over = [uid for uid, each in self._active.items() if each.ends_s <= now_s]
-        return [self._end(uid, names.OVER) for uid in over]
+        return [self._end(uid, names.OVER, now_s) for uid in over]
 
-    def close(self) -> list[Change]:
+    def close(self, now_s: float) -> list[Change]:
         """The agent ends."""
-        return [self._end(uid, names.AGENT_ENDED) for uid in list(self._active)]
+        return [self._end(uid, names.AGENT_ENDED, now_s) for uid in list(self._active)]
 
-    def _end(self, uid: str, reason: str) -> Change:
+    def _end(self, uid: str, reason: str, now_s: float) -> Change:
         active = self._active.pop(uid)
+        self._settling[uid] = active.wish.detail, min(now_s, active.ends_s) + SETTLE_S
         return Change(names.ENDED, active.switch, reason, active.wish)
 
     def _decide(self, switch: PodSwitch, now_s: float) -> Change:

@@ -86,6 +86,22 @@ def test_where_no_calls_are_reported_the_pod_that_asks_has_them() -> None:
     assert spans_of(switched("ops 5m"), "phases")[0] == {ASKING: 1, OTHER: 0}
 
 
+def test_what_is_asked_before_the_first_tick_lasts_from_then_on() -> None:
+    session = pipeline()
+    inputs, end_ns = calling(1_000_000 * MS, 1)
+    play(
+        session,
+        inputs[0],
+        switched("all 5m"),
+        *inputs,
+        Tick(time_ns=end_ns),
+        Tick(time_ns=end_ns + 299_000 * MS),
+    )
+    assert [each.attributes[names.STATE] for each in session.take_events()] == [names.BEGAN]
+    play(session, Tick(time_ns=end_ns + 301_000 * MS))
+    assert [each.attributes[names.REASON] for each in session.take_events()] == [names.OVER]
+
+
 def test_a_pod_that_is_not_here_changes_nothing() -> None:
     assert spans_of(switched("all 5m", uid="uid-elsewhere"))[0] == {ASKING: 1, OTHER: 1}
 
@@ -133,8 +149,7 @@ def test_refusals_beyond_twenty_a_minute_are_counted_alone() -> None:
     inputs, _ = calling(1_000 * MS, 1)
     play(session, inputs[0], Tick(time_ns=MS))
     for number in range(30):
-        play(session, switched(f"nonsense {number}"))
-    play(session, Tick(time_ns=2 * MS))
+        play(session, switched(f"nonsense {number}"), Tick(time_ns=(2 + number) * MS))
     assert len(session.take_events()) == 20
     assert session.summary.losses["switches", "malformed"] == 30
     assert session.summary.losses["switches", "events_withheld"] == 10
@@ -168,3 +183,14 @@ def test_calls_of_requests_are_reported_in_the_detail_of_their_pod(served: bool)
     rows = play(session, first, Tick(time_ns=MS), *asked, seen, *rest) + read_out(session.finish())
     counts = Counter(row.get("otelgpu.count") or 1 for row in rows if row.name == LAUNCH_PREFILL)
     assert counts == ({1: 5} if served else {5: 1})
+
+
+def test_a_limit_of_spans_holds_for_a_pod_with_more_detail_too() -> None:
+    session = pipeline(settings=SignalSettings(spans_per_second=10))
+    inputs, end_ns = calling(1_000 * MS)
+    rows = play(session, inputs[0], Tick(time_ns=999 * MS), switched("all 5m"), *inputs, Tick(time_ns=end_ns))
+    again, end_ns = calling(end_ns + 10_000 * MS)
+    rows += play(session, *again, Tick(time_ns=end_ns)) + read_out(session.finish())
+    reported = sum(row.get("otelgpu.count") or 1 for found in launches(rows).values() for row in found)
+    capped = session.summary.losses["correlate", "capped_operations"]
+    assert capped >= CALLS and reported + capped == 4 * CALLS

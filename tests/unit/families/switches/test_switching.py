@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.families.switches import names, switching
-from otelgpu.families.switches.switching import Limits, Switching, wish_of
+from otelgpu.families.switches.switching import SETTLE_S, Limits, Switching, wish_of
 from otelgpu.model.settings import Detail
 from otelgpu.model.switches import PodSwitch
 from tests.rig.examples import examples
@@ -80,10 +80,10 @@ def test_limits_hold(value: str, usual: Detail, written: int, state: str, reason
 def test_it_ends_by_its_time_though_the_annotation_stays_and_does_not_begin_again() -> None:
     switches = Switching(Limits(), "ops")
     assert [each.state for each in switches.read([asked("all 5m")], NOW)] == [names.BEGAN]
-    assert switches.raised == {"a": "all"}
+    assert switches.raised(NOW) == {"a": "all"}
     assert switches.read([asked("all 5m")], NOW + 299) == []
     (over,) = switches.read([asked("all 5m")], NOW + 300)
-    assert (over.state, over.reason, switches.raised) == (names.ENDED, names.OVER, {})
+    assert (over.state, over.reason, switches.active) == (names.ENDED, names.OVER, frozenset())
     assert switches.read([asked("all 5m")], NOW + 3000) == []
     (again,) = switches.read([asked("all 5m again")], NOW + 3001)
     assert again.state == names.BEGAN
@@ -101,7 +101,7 @@ def test_it_ends_where_its_annotation_is_gone_or_another(left: list[PodSwitch]) 
     switches = Switching(Limits(pause_s=0), "ops")
     switches.read([asked("all 5m")], NOW)
     first = switches.read(left, NOW + 1)[0]
-    assert (first.state, first.reason, switches.raised) == (names.ENDED, names.WITHDRAWN, {})
+    assert (first.state, first.reason) == (names.ENDED, names.WITHDRAWN)
 
 
 def test_no_more_pods_than_allowed_have_more_detail_at_once() -> None:
@@ -112,7 +112,7 @@ def test_no_more_pods_than_allowed_have_more_detail_at_once() -> None:
         (names.BEGAN, ""),
         (names.REFUSED, names.TOO_MANY),
     ]
-    assert switches.raised.keys() == {"a", "b"}
+    assert switches.raised(NOW).keys() == {"a", "b"}
 
 
 def test_a_pod_has_more_detail_once_in_a_pause() -> None:
@@ -136,16 +136,24 @@ def test_taking_the_annotation_away_and_back_is_no_way_around_the_pause() -> Non
 def test_what_all_have_by_now_is_no_more() -> None:
     switches = Switching(Limits(), "phases")
     switches.read([asked("ops 5m")], NOW)
-    assert switches.raised == {"a": "ops"}
+    assert switches.raised(NOW) == {"a": "ops"}
     switches.usual = "all"
-    assert switches.raised == {}
+    assert switches.raised(NOW) == {}
+
+
+def test_what_was_done_before_its_end_is_still_reported_so() -> None:
+    switches = Switching(Limits(), "ops")
+    switches.read([asked("all 5m")], NOW)
+    switches.read([], NOW + 1)
+    assert switches.raised(NOW + 1 + SETTLE_S - 0.1) == {"a": "all"}
+    assert switches.raised(NOW + 1 + SETTLE_S) == {}
 
 
 def test_the_agents_end_ends_all() -> None:
     switches = Switching(Limits(), "ops")
     switches.read([asked("all 5m")], NOW)
-    assert [each.reason for each in switches.close()] == [names.AGENT_ENDED]
-    assert switches.raised == {}
+    assert [each.reason for each in switches.close(NOW)] == [names.AGENT_ENDED]
+    assert switches.active == frozenset()
 
 
 @given(
@@ -180,7 +188,7 @@ def test_whatever_is_written_limits_hold_and_each_that_begins_ends_once(
                 open_since[each.switch.uid] = now
             elif each.state == names.ENDED:
                 del open_since[each.switch.uid]
-        assert switches.raised.keys() == open_since.keys()
+        assert switches.active == open_since.keys()
         assert len(open_since) <= 2
         assert all(now - begun < 600 for begun in open_since.values())
-    assert {each.switch.uid for each in switches.close()} == open_since.keys()
+    assert {each.switch.uid for each in switches.close(now)} == open_since.keys()
