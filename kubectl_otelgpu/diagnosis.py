@@ -227,7 +227,9 @@ def _judge_here(program: str, kind: str, files: Sequence[Path], page: Path) -> i
         report(
             Fault(
                 f"otelgpu diagnose {kind} ended with exit code {code}; the recordings are in {page.parent}",
-                f"which otelgpu: {OTELGPU_VARIABLE}; ranks need pip install 'otelgpu[diagnose]'",
+                "ranks are compared by pip install 'otelgpu[diagnose]'"
+                if kind == RANKS
+                else f"it says why; {OTELGPU_VARIABLE} names another otelgpu than {program}",
             )
         )
         return 1
