@@ -2,12 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # Build what tests/backends sends to and what tests/deploy reads deploy/ with, outside the checkout, into
 # $XDG_CACHE_HOME/otelgpu/backends (or ~/.cache/…): otelcol, the OpenTelemetry Collector of tests/backends/ocb.yaml;
-# jaeger, prometheus and its promtool, helm and compose, of the go.mod in their folders there; grafana_schema, of the
-# program in its folder; zipkin.jar, which Maven fetches; axe, by which tests/browser checks pages; and tensorboard,
-# what reads PyTorch's traces, with a Python of its own. The first time that takes, on two cores, some 3, 6
-# and 4 minutes for the first three and ten seconds for Zipkin; at once when what is there was built from the same files.
+# jaeger, prometheus and its promtool, prometheus_operator with its definitions, helm and compose, of the go.mod in
+# their folders there; grafana_schema, of the program in its folder; zipkin.jar, which Maven fetches; axe, by which
+# tests/browser checks pages; and tensorboard, what reads PyTorch's traces, with a Python of its own. The first time
+# that takes, on two cores, some 3, 6 and 4 minutes for the first three and ten seconds for Zipkin; at once when what
+# is there was built from the same files.
 # Needs Go and its module proxy, for Zipkin Maven and Java 17, for tensorboard Python 3.11, for axe npm, not root.
-#   tools/backends.sh [otelcol] [jaeger] [prometheus] [promtool] [grafana_schema] [zipkin] [helm] [compose] [axe] [tensorboard]
+#   tools/backends.sh [otelcol] [jaeger] [prometheus] [promtool] [prometheus_operator] [grafana_schema] [zipkin] [helm]
+#     [compose] [axe] [tensorboard]
 # By default all that there are tools for.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -22,13 +24,13 @@ has() { command -v "$1" >/dev/null; }
 recipe() { # of a program: the file in tests/backends that says what it is made of
     case $1 in
     otelcol) echo ocb.yaml ;;
-    jaeger | prometheus | helm | compose) echo "$1/go.mod" ;;
+    jaeger | prometheus | prometheus_operator | helm | compose) echo "$1/go.mod" ;;
     promtool) echo prometheus/go.sum ;; # not the same file: each is remembered for itself
     grafana_schema) echo grafana/go.mod ;;
     zipkin) echo zipkin/SHA256SUMS ;;
     axe) echo axe/package-lock.json ;;
     tensorboard) echo tensorboard/requirements.txt ;;
-    *) fail "there is no backend $1: otelcol, jaeger, prometheus, promtool, grafana_schema, zipkin, helm, compose, axe and tensorboard are what is built" ;;
+    *) fail "there is no backend $1: otelcol, jaeger, prometheus, promtool, prometheus_operator, grafana_schema, zipkin, helm, compose, axe and tensorboard are what is built" ;;
     esac
 }
 
@@ -87,6 +89,14 @@ build_prometheus() {
 
 build_promtool() { compile prometheus github.com/prometheus/prometheus/cmd/promtool "$1" 1100 -tags remove_all_sd; }
 
+build_prometheus_operator() { # and all of its definitions, without which it does not start
+    compile prometheus_operator github.com/prometheus-operator/prometheus-operator/cmd/operator "$1" 900
+    local module
+    module=$(go list -C "$source" -mod=readonly -m -f '{{.Dir}}' github.com/prometheus-operator/prometheus-operator)
+    mkdir -p "$cache/prometheus_operator_crds"
+    install -m 644 "$module"/example/prometheus-operator-crd/*.yaml "$cache/prometheus_operator_crds"
+}
+
 build_grafana_schema() { # built again when go.mod has changed
     cp "$folder/grafana/main.go" "$source"
     compile grafana . "$1" 50
@@ -142,7 +152,7 @@ build() { # build PROGRAM, unless it is there
 PATH=$PATH:/usr/local/go/bin
 programs=("$@")
 if [ $# = 0 ]; then
-    for program in otelcol jaeger prometheus promtool grafana_schema zipkin helm compose axe tensorboard; do
+    for program in otelcol jaeger prometheus promtool prometheus_operator grafana_schema zipkin helm compose axe tensorboard; do
         needs=$(missing_tools "$program")
         if [ -z "$needs" ] || ready "$program"; then programs+=("$program"); else say WITHOUT "$program: $needs"; fi
     done

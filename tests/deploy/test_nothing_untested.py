@@ -18,7 +18,8 @@ TESTED_BY = {
     "grafana/provisioning/*/*.yaml": "tests/deploy/test_compose.py",
     "grafana/*.yaml": "tests/deploy/test_compose.py",
     "helm/**": "tests/deploy/test_chart.py tests/deploy/test_chart_values.py tests/deploy/test_prometheus_operator.py "
-    "tests/deploy/test_chart_request.py tests/backends/test_chart_request.py tests/cluster/test_api_helm.py",
+    "tests/deploy/test_chart_request.py tests/backends/test_chart_request.py tests/cluster/test_api_helm.py "
+    "tests/cluster/test_api_operator.py",
     "kubernetes/*.yaml": "tests/deploy/test_kubernetes.py",
     "kubernetes/patches/*.yaml": "tests/deploy/test_kubernetes.py",
     "krew/otelgpu.yaml": "tests/unit/kubectl/test_plugin.py",

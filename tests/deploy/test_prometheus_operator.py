@@ -13,7 +13,7 @@ import yaml
 
 from tests.backends.programs import CACHE, missing_program
 from tests.deploy import custom_resources
-from tests.deploy.manifests import DEPLOY, KUBERNETES, HelmError, Object, missing_helm, render
+from tests.deploy.manifests import DEPLOY, KUBERNETES, ROOT, HelmError, Object, missing_helm, render
 
 pytestmark = pytest.mark.skipif(missing_helm() is not None, reason=str(missing_helm()))
 
@@ -77,8 +77,10 @@ def test_definitions_are_of_the_version_that_is_written_beside_them() -> None:
         each["metadata"]["annotations"]["operator.prometheus.io/version"]
         for each in custom_resources.definitions()
     }
-    assert len(versions) == 1
-    assert f"v{versions.pop()} " in (custom_resources.FOLDER / "README.md").read_text()
+    (version,) = versions
+    assert f"v{version} " in (custom_resources.FOLDER / "README.md").read_text()
+    built = (ROOT / "tests/backends/prometheus_operator/go.mod").read_text()
+    assert f"prometheus-operator/prometheus-operator v{version} " in built
 
 
 @pytest.mark.parametrize("mode", MODES)
