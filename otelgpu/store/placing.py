@@ -18,6 +18,7 @@ from msgspec import Struct
 from otelgpu.export.parquet.rows import PROBE, XID
 from otelgpu.families.steps.training import names as training
 from otelgpu.store.limits import ranks_of
+from otelgpu.store.marks import mark_in_sql
 from otelgpu.store.places import (
     Member,
     Place,
@@ -32,7 +33,6 @@ from otelgpu.store.queries import Run, tuples
 from otelgpu.store.tables import (
     CHECKPOINT,
     CHECKPOINT_BYTES,
-    EVALUATION,
     RANK_OF_HOST,
     SEQUENCE_UNKNOWN,
     STEP_UNKNOWN,
@@ -91,11 +91,7 @@ _DURING: Final = f"""
     SELECT during.process AS process, during.number AS number, min(during.mark) AS mark
     FROM (
         SELECT h.process AS process, s.number AS number, h.t0 AS t0, s.t1 AS ended,
-            CASE
-                WHEN lower(h.name) LIKE '%checkpoint%' THEN '{CHECKPOINT}'
-                WHEN lower(h.name) LIKE '%evaluat%' OR lower(h.name) LIKE '%validat%' THEN '{EVALUATION}'
-                ELSE ''
-            END AS mark
+            {mark_in_sql("h.name")} AS mark
         FROM otlp_probes AS h
         ASOF LEFT JOIN otlp_steps AS s ON h.process = s.process AND h.t0 >= s.t0
     ) AS during

@@ -5,7 +5,8 @@ for nobody (a collective's kernel runs as long as it waits), so idle time is the
 data loader was asked meanwhile, else ``host``. Not all PyTorch versions give collectives a number: they are counted
 by step and group, in which all ranks make the same ones. Where a job has no device and trains with gloo, its operators
 are the work (:mod:`otelgpu.store.readers.kineto_cpu`). What otelgpu writes may be a sample of the device's work, and
-does not say so: of it only the steps are taken.
+does not say so: of it only the steps are taken. A step has the mark of what the program says that it does in it
+(``record_function("evaluate")``).
 
 Source: pytorch/kineto at 114171d, ``libkineto/src/output_json.cpp`` (layout, arguments of collectives); PyTorch 2.9,
 ``torch/profiler/profiler.py`` (names of files), ``torch/utils/data/dataloader.py`` (annotation).
@@ -26,6 +27,7 @@ import numpy as np
 from otelgpu.store.batches import Batches, text
 from otelgpu.store.database import Store
 from otelgpu.store.limits import ranks_of
+from otelgpu.store.marks import mark_of
 from otelgpu.store.readers.kineto_cpu import TRANSFER, Operator, work_of
 from otelgpu.store.readers.process_groups import ELEMENT_BYTES, ProcessGroup, group_of, members, stage_of
 from otelgpu.store.readers.whole_files import decoded_files
@@ -43,7 +45,8 @@ _RANK_IN_NAME: Final = re.compile(r"rank[-_]?(\d{1,9})(?!\d)")
 _HOST_IN_NAME: Final = re.compile(r"(.+)_\d+\.\d+\.pt\.trace\.json")
 _COPIES: Final = ("gpu_memcpy", "gpu_memset")
 _HOST_CALLS: Final = ("cuda_runtime", "cuda_driver")
-_ANNOTATIONS: Final = ("user_annotation", "cpu_op")
+_OF_PROGRAM: Final = "user_annotation"
+_ANNOTATIONS: Final = (_OF_PROGRAM, "cpu_op")
 _OF_STEP: Final = 1 << 20
 """More collectives than a step has: numbers of one step are below the next one's."""
 
@@ -122,6 +125,7 @@ class _Rank:
         self.operators: list[Operator] = []  # of a rank that has none
         self.steps: list[tuple[float, float, int]] = []
         self.loads: list[tuple[float, float]] = []
+        self.marks: list[tuple[float, str]] = []  # since when the program says that it does something else
         self.called: dict[int, float] = {}  # by correlation, when the host called
         self.work: list[_Work] = []
         self.processes: set[int | str] = set()  # that have steps
@@ -145,6 +149,8 @@ class _Rank:
             if found := _STEP.fullmatch(event.name):
                 self.steps.append((begin, end, int(found[1])))
                 self.processes.add(event.pid)
+            elif event.cat == _OF_PROGRAM and (mark := mark_of(event.name)):
+                self.marks.append((begin, mark))
             elif event.name.startswith(_DATA_LOADER):
                 self.loads.append((begin, end))
             elif self._on_cpu and (event.cat == "cpu_op" or event.name.startswith(TRANSFER)):
@@ -277,8 +283,11 @@ def _of_host(rank: _Rank) -> Iterator[_Row]:
         seconds = busy.idle(begin, end) if busy else end - begin
         waited[step] += seconds
         yield step, "input", "data loader", "", SEQUENCE_UNKNOWN, 0, begin, begin + seconds, 0
+    marks = {
+        rank.step_at(begin): mark for begin, mark in sorted(rank.marks, reverse=True)
+    }  # the first of a step
     for begin, end, step in rank.steps:
-        yield step, "step", "ProfilerStep", "", SEQUENCE_UNKNOWN, 0, begin, end, 0
+        yield step, "step", marks.get(step, "ProfilerStep"), "", SEQUENCE_UNKNOWN, 0, begin, end, 0
         if busy:
             seconds = max(0.0, busy.idle(begin, end) - waited[step])
             yield step, "host", "device idle", "", SEQUENCE_UNKNOWN, 0, begin, begin + seconds, 0

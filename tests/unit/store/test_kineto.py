@@ -119,6 +119,25 @@ def test_time_in_which_the_device_is_idle_is_the_ranks_own(tmp_path: Path) -> No
         assert own == {"step": 0.010, "compute": 0.004, "coll": 0.002, "input": 0.002, "host": 0.003}
 
 
+def test_a_step_is_named_for_what_the_program_says_that_it_does_in_it(tmp_path: Path) -> None:
+    """By annotations of the program, of which the first counts; an operator's name says nothing of that."""
+    trace = Trace()
+    for number in range(4):
+        trace.step(number, 100 * number, 90)
+    trace.add("user_annotation", "evaluate", 150, 20)
+    trace.add("user_annotation", "Trainer.save_checkpoint", 110, 20)
+    trace.add("user_annotation", "[pl][profile]validation_step", 210, 20)
+    trace.add("user_annotation", "evaluate", 95, 3)  # of no step
+    trace.add("cpu_op", "CheckpointFunction", 310, 20)
+    with open_inputs([trace.written(tmp_path)]) as store:
+        assert select(store, "SELECT step, name FROM ops WHERE kind = 'step' ORDER BY step") == [
+            (0, "ProfilerStep"),
+            (1, "checkpoint"),
+            (2, "evaluation"),
+            (3, "ProfilerStep"),
+        ]
+
+
 def test_a_collective_has_the_same_number_on_all_ranks(tmp_path: Path) -> None:
     for rank in (0, 1):
         trace = Trace(rank)
