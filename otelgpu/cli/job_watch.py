@@ -16,6 +16,7 @@ from typing import Final
 
 from msgspec import structs
 
+from otelgpu.cli.model_files import FoundModel, find_model
 from otelgpu.diagnose.utilization.devices import DeviceUse, device_uses
 from otelgpu.diagnose.utilization.job_processes import (
     JobProcess,
@@ -23,6 +24,7 @@ from otelgpu.diagnose.utilization.job_processes import (
     has_cuda,
     interactive_by,
 )
+from otelgpu.diagnose.utilization.model_places import VARIABLES
 from otelgpu.families.gpu.devices.poll.nvml import REASONS
 from otelgpu.families.gpu.devices.poll.poller import DevicePoller
 from otelgpu.kernel import clock
@@ -49,6 +51,8 @@ class JobWatch:
         self._alive_ns = 0  # when one of them was seen last
         self._proc = proc
         self._poller = DevicePoller(EVERY_S)
+        self.model: FoundModel | None = None  # the first that a command names
+        self._commands: dict[int, tuple[str, ...]] = {}  # that were looked through for one
         self._inputs: list[DeviceInput] = []
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="otelgpu-job", daemon=True)
@@ -92,6 +96,7 @@ class JobWatch:
             if now is None:
                 continue
             self._alive_ns = time.time_ns()
+            self._look_for_model(pid)
             before = self.processes.get(pid, now)
             self.processes[pid] = structs.replace(
                 now,
@@ -100,6 +105,14 @@ class JobWatch:
                 holds_device=before.holds_device or now.holds_device,
             )
         self._inputs += self._poller.collect(clock.monotonic_ns())
+
+    def _look_for_model(self, pid: int) -> None:
+        facts = describe(pid, proc=self._proc) if self.model is None else None
+        if facts is None or self._commands.get(pid) == facts.command:
+            return
+        self._commands[pid] = facts.command
+        variables = _environ(self._proc / str(pid), VARIABLES)
+        self.model = find_model(pid, facts.command, variables, proc=self._proc)
 
 
 def read_process(pid: int, *, proc: Path = Path("/proc")) -> JobProcess | None:
@@ -111,7 +124,7 @@ def read_process(pid: int, *, proc: Path = Path("/proc")) -> JobProcess | None:
     with suppress(OSError):
         mapped = distinct_files(read_maps(pid, proc=proc, executable_only=True))
         files = [each.path.rpartition("/")[2] for each in mapped]
-    environ = _environ(proc / str(pid))
+    environ = _environ(proc / str(pid), ("CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES"))
     opened = _opened(proc / str(pid) / "fd")
     return JobProcess(
         pid=pid,
@@ -137,13 +150,12 @@ def _visible(value: str | None) -> int | None:
     return count
 
 
-def _environ(folder: Path) -> dict[str, str]:
+def _environ(folder: Path, wanted: Collection[str]) -> dict[str, str]:
     try:
         with open(folder / "environ", "rb") as file:
             content = file.read(_MOST_BYTES)
     except OSError:
         return {}
-    wanted: Collection[str] = ("CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES")
     pairs = (each.decode("utf-8", "replace").partition("=") for each in content.split(b"\0"))
     return {name: value for name, _, value in pairs if name in wanted}
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -24,6 +25,7 @@ from otelgpu.cli.file_or_program import (
     report_options,
 )
 from otelgpu.cli.job_watch import JobWatch
+from otelgpu.cli.model_files import FoundModel, given_model
 from otelgpu.cli.options import common_options, configure
 from otelgpu.cli.page_files import utilization_page_files
 from otelgpu.cli.parameters import refuse_overwriting
@@ -47,7 +49,6 @@ from otelgpu.diagnose.utilization.figures import Workload
 from otelgpu.diagnose.utilization.gpu_calls import gpu_calls
 from otelgpu.diagnose.utilization.lost import lost_of
 from otelgpu.diagnose.utilization.matrix_products import matrix_products
-from otelgpu.diagnose.utilization.model_shape import UnknownShape, parse_model
 from otelgpu.diagnose.utilization.peaks import Peak, parse_peaks
 from otelgpu.diagnose.utilization.recorded_calls import recorded_calls
 from otelgpu.diagnose.utilization.sentences import sentence, shown_figure
@@ -66,11 +67,12 @@ KINDS: Final = frozenset(
 )
 """What is recorded, beside the spans of all calls of CUDA."""
 SHORTEST_WAIT_US: Final = 50
+Work = Callable[..., Workload]
+"""What was said of it, for a shape."""
 RING_BYTES: Final = 32 << 20
 """So that calls are recorded, not counted, while the recorder is held up for a second or two."""
 CALLS_APART: Final = 1 << 19
 """Calls of a process in 5 s that are kept apart, some 100 MB: 100,000 a second; more are summed, and counted so."""
-LARGEST_MODEL_BYTES: Final = 1 << 20
 LONGEST_LINE: Final = 64 << 20
 
 
@@ -81,7 +83,8 @@ LONGEST_LINE: Final = 64 << 20
     "--model-config",
     metavar="config.json",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="The model's configuration, as transformers has it: for MFU and MBU.",
+    help="The model's configuration, as transformers has it: for MFU and MBU (default: that of the model which the "
+    "job's command names).",
 )
 @click.option(
     "--tokens-per-step",
@@ -148,22 +151,28 @@ def utilization(
       otelgpu diagnose utilization profile.jsonl --json
     """
     program = program_of(files, pids, duration)
-    if model_config is None and (tokens_per_step or tokens_per_second or context or inference):
-        raise click.UsageError("tokens, context and --inference need --model-config")
+    if files and model_config is None and (tokens_per_step or tokens_per_second or context or inference):
+        raise click.UsageError("tokens, context and --inference of a FILE need --model-config")
     if flops and files:
         raise click.UsageError("--flops is for what runs: it takes probes on cuBLAS")
     if output is not None:
         refuse_overwriting([output], force=force)
-    workload = None
-    if model_config is not None:
-        workload = _workload(model_config, tokens_per_step, tokens_per_second, context, inference=inference)
+    work = partial(
+        Workload,
+        training=not inference,
+        tokens_per_step=tokens_per_step or 0,
+        tokens_per_second=tokens_per_second or 0.0,
+        context=context,
+    )
+    workload = work(shape=given_model(model_config)) if model_config is not None else None
     config = configure(options)
     if files:
         run.read(*files)
         job, title = _recorded(files[0], config), files[0].name
     else:
         with _to_watch(config, flops=flops) as config:
-            job, title = _watch(config, pids, program, duration)
+            job, title, model = _watch(config, pids, program, duration)
+        workload = workload or _work_of(model, work)
         job.products = job.products if flops else None
     job.workload, job.peaks = workload, installed_peaks()
     report, _ = diagnose(job)
@@ -196,29 +205,12 @@ def installed_peaks() -> list[Peak]:
     return parse_peaks(resources.files("otelgpu.diagnose.utilization").joinpath("peaks.json").read_bytes())
 
 
-def _workload(
-    path: Path, tokens: int | None, rate: float | None, context: int, *, inference: bool
-) -> Workload:
-    try:
-        with path.open("rb") as file:
-            content = file.read(LARGEST_MODEL_BYTES + 1)
-    except OSError as error:
-        raise OtelgpuError(f"cannot read {path}: {error.strerror}") from error
-    if len(content) > LARGEST_MODEL_BYTES:
-        raise OtelgpuError(f"{path} is larger than 1 MiB: no configuration of a model")
-    try:
-        shape = parse_model(content)
-    except UnknownShape as error:
-        raise OtelgpuError(
-            f"{path}: {error}", "give the config.json that lies beside the model's weights"
-        ) from error
-    return Workload(
-        shape=shape,
-        training=not inference,
-        tokens_per_step=tokens or 0,
-        tokens_per_second=rate or 0.0,
-        context=context,
-    )
+def _work_of(model: FoundModel | None, work: Work) -> Workload | None:
+    """On the model that a process's command names; None where none does."""
+    if model is None:
+        return None
+    found = work(shape=model.shape, source=model.source)
+    return structs.replace(found, training=False) if model.serves else found
 
 
 def _recorded(path: Path, config: Config) -> Job:
@@ -282,13 +274,13 @@ def _span(seen: Observations) -> tuple[int, int]:
 
 def _watch(
     config: Config, pids: tuple[int, ...], program: tuple[str, ...], seconds: float | None
-) -> tuple[Job, str]:
+) -> tuple[Job, str, FoundModel | None]:
     watch = JobWatch()
-    found: list[tuple[Job, str]] = []
+    found: list[tuple[Job, str, FoundModel | None]] = []
 
     def finish(request: Request, memory: MemoryExporter, what: str) -> None:
         watch.stop()
-        found.append((_job(watch, memory), what))
+        found.append((_job(watch, memory), what, watch.model))
 
     profile_given(
         config,

@@ -143,7 +143,8 @@ CASES: Final = (
     usage("diagnose utilization", "give processes (-p PID), a program (-- PROGRAM) or one FILE"),
     usage("diagnose utilization --", "there is no program behind --"),
     usage("diagnose utilization one -d 5", "-d cannot be combined with a FILE"),
-    usage("diagnose utilization one --inference", "tokens, context and --inference need --model-config"),
+    usage("diagnose utilization one --inference", "of a FILE need --model-config"),
+    usage("diagnose utilization one --flops", "--flops is for what runs"),
     setting(
         "diagnose utilization one --model-config none.json",
         "cannot read none.json: No such file or directory",

@@ -27,12 +27,14 @@ _NO_GPM: Final = "not read: NVML's GPM is on Hopper and newer, and is not there 
 
 
 class Workload(Struct, frozen=True, kw_only=True):
-    """What somebody said of the work. ``tokens_per_step``: all devices' together, of inference the sequences.
+    """What is said of the work. ``tokens_per_step``: all devices' together, of inference the sequences.
 
-    ``context``: tokens of a sequence, 0: attention is left out.
+    ``context``: tokens of a sequence, 0: attention is left out. ``source``: where the shape was found, in words; "": it
+    was given.
     """
 
     shape: ModelShape
+    source: str = ""
     training: bool = True
     tokens_per_step: int = 0
     tokens_per_second: float = 0.0
@@ -57,7 +59,7 @@ def figures(
     return [
         *(
             _of_products(products, seconds, number, peak, model)
-            if products is not None and workload is None
+            if products is not None and not _tokens_per_second(workload, step_s)
             else _of_model(workload, step_s, number, peak, model)
         ),
         *_of_devices(devices, peak),
@@ -69,6 +71,13 @@ def _no_peak(model: str) -> str:
     return f"no peak figures of {model!r} are known" if model else "no GPU is known"
 
 
+def _tokens_per_second(workload: Workload | None, step_s: float) -> float:
+    """0: not known."""
+    if workload is None:
+        return 0.0
+    return workload.tokens_per_second or (workload.tokens_per_step / step_s if step_s else 0.0)
+
+
 def _of_model(
     workload: Workload | None, step_s: float, devices: int, peak: Peak | None, model: str
 ) -> list[Figure]:
@@ -76,7 +85,8 @@ def _of_model(
         return [Figure(name="mfu", value=None, unit="1", text=NO_CONFIGURATION)]
     shape = workload.shape
     dtype = workload.dtype or shape.dtype
-    rate = workload.tokens_per_second or (workload.tokens_per_step / step_s if step_s else 0.0)
+    rate = _tokens_per_second(workload, step_s)
+    source = f"; {workload.source}" if workload.source else ""
     found = []
     if not rate:
         missing = "no tokens a second: give --tokens-per-second, or --tokens-per-step where steps are found"
@@ -87,13 +97,13 @@ def _of_model(
     else:
         missing = ""
     if missing or peak is None:
-        found.append(Figure(name="mfu", value=None, unit="1", text=missing))
+        found.append(Figure(name="mfu", value=None, unit="1", text=missing + source))
     else:
         flops = shape.flops_per_token(workload.context, training=workload.training)
         value = flops * rate / (peak.tflops[dtype] * 1e12 * devices)
         text = (
             f"{flops / 1e9:.3g} GFLOP a token, {rate:,.0f} tokens/s, of {peak.tflops[dtype]:g} TFLOP/s ({dtype}, dense)"
-            f" × {devices}"
+            f" × {devices}{source}"
         )
         found.append(Figure(name="mfu", value=value, unit="1", text=text))
     if workload.training:
