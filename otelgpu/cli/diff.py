@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from otelgpu.cli.batch import BatchRun, batch_command
+from otelgpu.cli.diff_jobs import compare, is_report, write
 from otelgpu.cli.diff_ranks import AUTO, SlowRank, heading, per_step, sides
 from otelgpu.cli.headings import HeadedCommand
 from otelgpu.cli.options import common_options, configure
@@ -94,6 +95,7 @@ def _table(kind: KindChanges) -> Table:
     help="Of JOBDIR, with what the hosts of a training job wrote: the slow rank (auto: that of diagnose ranks) "
     "against a normal one, in the same steps.",
 )
+@click.option("--json", "as_json", is_flag=True, help="Of two jobs: one JSON document.")
 @click.argument("before", metavar="BEFORE|JOBDIR", type=click.Path(path_type=Path))
 @click.argument("after", metavar="[AFTER]", required=False, type=click.Path(path_type=Path))
 @batch_command("diff")
@@ -106,17 +108,21 @@ def diff(
     force: bool,
     normalise: bool,
     slow: int | None,
+    as_json: bool,
     **options: Any,
 ) -> None:
-    """Compare two profiles: before and after, or one rank and another. Needs no root.
+    """Compare two profiles: before and after, or one rank and another; or two jobs. Needs no root.
 
-    Files: captures, OTLP JSON lines (--export file:…), pprof (.pb.gz) or folded stacks.
+    Files: captures, OTLP JSON lines (--export file:…), pprof (.pb.gz) or folded stacks. Of two jobs, or of one on two
+    nodes: what diagnose utilization --json wrote of each; device, clocks, driver, libraries, environment, kernels,
+    copies and waits that differ.
 
     \b
     Examples:
       otelgpu diff before.capture after.capture
       otelgpu diff rank0.pb.gz rank3.pb.gz -o diff.html
       otelgpu diff --slow auto JOBDIR -o diff.html
+      otelgpu diff node1.json node2.json --json
     """
     config = configure(options)
     if output is not None and not output.name.endswith((".html", ".svg")):
@@ -125,6 +131,14 @@ def diff(
         refuse_overwriting([output], force=force)
     if (slow is None) == (after is None):
         raise click.UsageError("give BEFORE and AFTER, or --slow and a JOBDIR")
+    if after is not None and (is_report(before) or is_report(after)):
+        if output is not None:
+            raise click.UsageError("-o is for profiles: of two jobs there is a table, or --json")
+        run.read(before, after)
+        write(compare(before, after), _console(), as_json=as_json)
+        return
+    if as_json:
+        raise click.UsageError("--json is for two jobs: reports of diagnose utilization --json")
     found: _Compared | None
     if after is not None:
         run.read(before, after)
@@ -149,11 +163,15 @@ def diff(
         )
         with closing(Output(output)) as file:
             file.write(content)
-    width = None if sys.stdout.isatty() else 160
-    console = Console(markup=False, emoji=False, highlight=False, width=width)
+    console = _console()
     if found.heading:
         console.print(f"{found.heading}\n", soft_wrap=True)
     write_changes(found.kinds, console)
+
+
+def _console() -> Console:
+    width = None if sys.stdout.isatty() else 160
+    return Console(markup=False, emoji=False, highlight=False, width=width)
 
 
 class _Compared(Struct, frozen=True, kw_only=True):

@@ -18,6 +18,8 @@ from msgspec import structs
 
 from otelgpu.cli.model_files import FoundModel, find_model
 from otelgpu.diagnose.utilization.devices import DeviceUse, device_uses
+from otelgpu.diagnose.utilization.job_facts import LONGEST_VALUE, libraries_of
+from otelgpu.diagnose.utilization.job_facts import VARIABLES as VARIABLES_COMPARED
 from otelgpu.diagnose.utilization.job_processes import (
     JobProcess,
     frameworks_of,
@@ -31,6 +33,7 @@ from otelgpu.kernel import clock
 from otelgpu.model.devices import DeviceInput
 from otelgpu.processes.listing import descendants, describe
 from otelgpu.processes.maps import distinct_files, read_maps
+from otelgpu.render.page_columns import clean
 
 EVERY_S: Final = 0.5
 MOST_PROCESSES: Final = 256
@@ -101,6 +104,7 @@ class JobWatch:
             self.processes[pid] = structs.replace(
                 now,
                 frameworks=list(dict.fromkeys((*before.frameworks, *now.frameworks))),
+                libraries={**before.libraries, **now.libraries},
                 has_cuda=before.has_cuda or now.has_cuda,
                 holds_device=before.holds_device or now.holds_device,
             )
@@ -124,7 +128,7 @@ def read_process(pid: int, *, proc: Path = Path("/proc")) -> JobProcess | None:
     with suppress(OSError):
         mapped = distinct_files(read_maps(pid, proc=proc, executable_only=True))
         files = [each.path.rpartition("/")[2] for each in mapped]
-    environ = _environ(proc / str(pid), ("CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES"))
+    environ = _environ(proc / str(pid), VARIABLES_COMPARED)
     opened = _opened(proc / str(pid) / "fd")
     return JobProcess(
         pid=pid,
@@ -135,6 +139,8 @@ def read_process(pid: int, *, proc: Path = Path("/proc")) -> JobProcess | None:
         holds_device=any(_DEVICE.fullmatch(path) for path in opened.values()),
         blocking=environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"),
         visible=_visible(environ.get("CUDA_VISIBLE_DEVICES")),
+        libraries=libraries_of(files),
+        environment={name: clean(value)[:LONGEST_VALUE] for name, value in environ.items()},
     )
 
 

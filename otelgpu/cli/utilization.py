@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -47,6 +48,7 @@ from otelgpu.diagnose.stall.observations import Observations, observe
 from otelgpu.diagnose.utilization.diagnosis import Job, calls_of_threads, diagnose
 from otelgpu.diagnose.utilization.figures import Workload
 from otelgpu.diagnose.utilization.gpu_calls import gpu_calls
+from otelgpu.diagnose.utilization.job_facts import calls_by_name
 from otelgpu.diagnose.utilization.lost import lost_of
 from otelgpu.diagnose.utilization.matrix_products import matrix_products
 from otelgpu.diagnose.utilization.peaks import Peak, parse_peaks
@@ -302,6 +304,8 @@ def _job(watch: JobWatch, memory: MemoryExporter) -> Job:
     calls, times = gpu_calls(memory.spans, rejected)
     return Job(
         products=matrix_products(memory.spans, rejected),
+        names=calls_by_name(memory.spans),
+        host=_host(),
         observations=observe(memory.profiles),
         calls=calls,
         times=times,
@@ -313,6 +317,11 @@ def _job(watch: JobWatch, memory: MemoryExporter) -> Job:
         rejected=rejected,
         lost=lost_of(memory.losses, beyond=_not_kept(rejected) + memory.stats()["spans_lost_memory_full"]),
     )
+
+
+def _host() -> dict[str, str]:
+    node = os.uname()
+    return {"name": node.nodename, "kernel": node.release, "CPUs": str(os.cpu_count() or "")}
 
 
 def _write(report: UtilizationReport) -> None:

@@ -144,6 +144,10 @@ CASES: Final = (
     usage("diagnose utilization --", "there is no program behind --"),
     usage("diagnose utilization one -d 5", "-d cannot be combined with a FILE"),
     usage("diagnose utilization one --inference", "of a FILE need --model-config"),
+    setting("diff a.json b.json", "has no facts of a job", {"a.json": '{"facts": []}', "b.json": "{}"}),
+    Case(
+        ("diff", "a", "b", "--json"), "--json is for two jobs", 2, {}, {"a": "main;f 1\n", "b": "main;f 2\n"}
+    ),
     usage("diagnose utilization one --flops", "--flops is for what runs"),
     setting(
         "diagnose utilization one --model-config none.json",

@@ -54,6 +54,10 @@ class DeviceUse(Struct, frozen=True, kw_only=True):
     occupancy: float | None = None
     tensor: float | None = None
     dram: float | None = None
+    driver: str = ""
+    sm_clock_mhz: float | None = None
+    memory_clock_mhz: float | None = None
+    power_limit_watts: float | None = None
     processes: Sequence[ProcessUse] = ()
 
 
@@ -90,6 +94,10 @@ def _use(device: DeviceSeen, readings: Sequence[DeviceReadings]) -> DeviceUse:
         or _rate(mean),
         nvlink_bytes_per_s=_traffic(readings, Quantity.NVLINK_RECEIVED_KIB, Quantity.NVLINK_TRANSMITTED_KIB),
         processes=_processes(readings),
+        driver=device.driver_version,
+        sm_clock_mhz=mean(Quantity.SM_CLOCK_MHZ, 1.0),
+        memory_clock_mhz=mean(Quantity.MEMORY_CLOCK_MHZ, 1.0),
+        power_limit_watts=mean(Quantity.POWER_LIMIT_MILLIWATTS, 1000.0),
     )
 
 

@@ -23,6 +23,7 @@ from otelgpu.diagnose.utilization.figures import Workload, figures
 from otelgpu.diagnose.utilization.findings import LEAST_SHARE, Loop, Loss, losses, wanted_cpu
 from otelgpu.diagnose.utilization.gpu_calls import LAUNCH, DeviceTimes, GpuCalls, kind_of
 from otelgpu.diagnose.utilization.idle import BY_CALLS, Idle, idle_by_calls, idle_by_device
+from otelgpu.diagnose.utilization.job_facts import Calls, facts_of
 from otelgpu.diagnose.utilization.job_findings import Watched, nature, shared_or_unused
 from otelgpu.diagnose.utilization.job_processes import JobProcess
 from otelgpu.diagnose.utilization.lost import MOST_LOST, MOST_UNSEEN, Lost
@@ -49,6 +50,7 @@ class Job(Struct, kw_only=True):
     """All that was seen. ``watched_ns``: from when until when, Unix nanoseconds.
 
     ``processes``, ``devices``: None of a file, which has neither. ``products``: None: nobody looked.
+    ``names``: calls by name; ``host``: what is known of the machine.
     """
 
     observations: Observations
@@ -64,6 +66,8 @@ class Job(Struct, kw_only=True):
     rejected: Mapping[str, int] = {}
     lost: Lost = Lost()
     products: MatrixProducts | None = None
+    names: Calls | None = None
+    host: Mapping[str, str] = {}
 
     def shares_lost(self) -> tuple[float, float]:
         """Of the calls, and of what was seen of threads."""
@@ -95,13 +99,18 @@ def diagnose(job: Job) -> tuple[UtilizationReport, list[Judged]]:
     step_s = first.steps.usual_ns / 1e9 if first is not None and first.steps is not None else 0.0
     mine = _devices_of(job, pids)
     peak = peak_of(mine[0].model, job.peaks) if mine else None
+    shown = figures(loop, step_s, mine, peak, job.workload, job.products)
+    table = _table(loop) if loop is not None else []
+    seen = [each for pid, each in (job.processes or {}).items() if pid in pids]
+    seconds = (loop.length_ns if loop is not None else job.watched_ns[1] - job.watched_ns[0]) / 1e9
     report = UtilizationReport(
         verdicts=verdicts,
         input=_summary(job, judged, first),
-        figures=figures(loop, step_s, mine, peak, job.workload, job.products),
-        table=_table(loop) if loop is not None else [],
+        figures=shown,
+        table=table,
         remarks=[remark for each in judged for remark in each.remarks],
         limits=_limits(job, judged, mine),
+        facts=facts_of(mine, seen, job.host, job.names, seconds, table, shown),
     )
     return report, judged
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -32,6 +32,7 @@ class JobProcess(Struct, frozen=True, kw_only=True):
 
     ``has_cuda``: a library of CUDA is loaded; ``holds_device``: it has a device file of a GPU open; ``blocking``:
     ``CUDA_LAUNCH_BLOCKING`` is set; ``visible``: how many devices ``CUDA_VISIBLE_DEVICES`` leaves it, None: all.
+    ``libraries``: versions; ``environment``: of job_facts.VARIABLES those that it has.
     """
 
     pid: int
@@ -42,6 +43,8 @@ class JobProcess(Struct, frozen=True, kw_only=True):
     holds_device: bool = False
     blocking: bool = False
     visible: int | None = None
+    libraries: Mapping[str, str] = {}
+    environment: Mapping[str, str] = {}
 
 
 def frameworks_of(files: Sequence[str]) -> list[str]:

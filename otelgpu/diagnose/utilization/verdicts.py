@@ -70,8 +70,21 @@ class UtilizationSummary(Struct, frozen=True, kw_only=True):
     rejected: Mapping[str, int]
 
 
+class Fact(Struct, frozen=True, kw_only=True):
+    """What a job ran on or with, to be compared. ``value``: null of a text; ``group``: see job_facts.GROUPS."""
+
+    group: str
+    name: str
+    text: str = ""
+    value: float | None = None
+    unit: str = ""
+
+
 class UtilizationReport(Struct, frozen=True, kw_only=True):
-    """The document. ``table``: what the thread did while the device was idle; ``limits``: what cannot be told."""
+    """The document. ``table``: what the thread did while the device was idle; ``limits``: what cannot be told.
+
+    ``facts``: what ``otelgpu diff`` compares.
+    """
 
     verdicts: Sequence[UtilizationVerdict]
     input: UtilizationSummary
@@ -79,3 +92,4 @@ class UtilizationReport(Struct, frozen=True, kw_only=True):
     table: Sequence[Spent]
     remarks: Sequence[str]
     limits: Sequence[str]
+    facts: Sequence[Fact] = ()
