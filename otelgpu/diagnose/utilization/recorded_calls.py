@@ -41,7 +41,7 @@ def recorded_calls(lines: Iterable[bytes | None], rejected: dict[str, int]) -> t
                     elif "cuda.call.delay" in described:
                         times.append((begin, end, pid, int(span.name not in ("memcpy", "memset"))))
                     elif described.get("otelgpu.merged") is True:
-                        merged += number(described, "otelgpu.count", 1)
+                        merged += _number(described, "otelgpu.count", 1)
                     else:
                         calls.append(_call(span.name, described, begin, end, pid))
     for reason, count in reader.skips.counts.items():
@@ -60,26 +60,26 @@ def _pid(raw: object) -> int | None:
     return pid if isinstance(pid, int) and not isinstance(pid, bool) and 0 < pid < _LARGEST else None
 
 
-def number(described: Mapping[str, object], key: str, missing: int = -1) -> int:
-    """Of an attribute that is none, or out of range: ``missing``."""
+def _number(described: Mapping[str, object], key: str, missing: int = -1) -> int:
+    """``missing``: of an attribute that is none, or out of range."""
     value = described.get(key)
     return value if isinstance(value, int) and 0 <= value < _LARGEST else missing
 
 
 def _call(name: str, described: Mapping[str, object], begin: int, end: int, pid: int) -> tuple[int, ...]:
-    grid = [min(number(described, f"cuda.grid.{axis}"), 1 << 20) for axis in "xyz"]
+    grid = [min(_number(described, f"cuda.grid.{axis}"), 1 << 20) for axis in "xyz"]
     blocks = grid[0] * max(grid[1], 1) * max(grid[2], 1) if grid[0] > 0 else -1
     return (
         begin,
         end,
         kind_of(name.partition(" ")[0]),
         pid,
-        number(described, "thread.id"),
-        max(number(described, "otelgpu.count", 1), 1),
-        number(described, "cuda.size"),
+        _number(described, "thread.id"),
+        max(_number(described, "otelgpu.count", 1), 1),
+        _number(described, "cuda.size"),
         int(described.get("cuda.memcpy.kind") == "MemcpyDeviceToHost"),
         blocks,
-        number(described, "cuda.device.index"),
+        _number(described, "cuda.device.index"),
     )
 
 
