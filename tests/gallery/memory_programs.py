@@ -5,11 +5,14 @@ Code of a framework is made here, under the names of files and functions that th
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import os
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 from typing import Any, Final
 
 MIB: Final = 1 << 20
@@ -133,8 +136,101 @@ def server() -> None:
         free(each)
 
 
+def thread_leak() -> None:
+    """A thread of the program keeps what it made of every request, in pieces of different sizes."""
+    kept = []
+
+    def serve() -> None:
+        for number in range(120):
+            kept.append(allocate((1 + number % 3) * MIB))
+            time.sleep(0.06)
+
+    worker = Thread(target=serve)
+    worker.start()
+    while worker.is_alive():
+        free(allocate(16 * MIB))
+        time.sleep(0.02)
+
+
+def unbounded_cache() -> None:
+    """Results are kept by their input, and every input is another."""
+    results: dict[int, Address] = {}
+    for number in range(160):
+        if number not in results:
+            results[number] = allocate(3 * MIB)
+        time.sleep(0.05)
+
+
+def bounded_cache() -> None:
+    """Healthy: of the results the last twenty are kept."""
+    results: dict[int, Address] = {}
+    for number in range(200):
+        results[number] = allocate(4 * MIB)
+        if len(results) > 20:
+            free(results.pop(next(iter(results))))
+        time.sleep(0.04)
+
+
+def warm_up() -> None:
+    """Healthy: buffers are made as they are needed, in the first two seconds, and used from then on."""
+    buffers = []
+    for number in range(150):
+        if number < 40:
+            buffers.append(allocate(8 * MIB))
+        free(allocate(32 * MIB))
+        time.sleep(0.05)
+    assert buffers
+
+
+def cleared() -> None:
+    """Healthy: what is gathered of an epoch is freed when that ends."""
+    for _ in range(4):
+        gathered = []
+        for _ in range(40):
+            gathered.append(allocate(6 * MIB))
+            time.sleep(0.05)
+        for each in gathered:
+            free(each)
+
+
+def charged(own: int = 0, others: int = 0) -> None:
+    """Have the fake NVML say what this process and another have of the device."""
+    lines = [f"set 0 memory_used {own + others}"]
+    lines += [f"process 0 {pid} {size} 0 0 0 1" for pid, size in ((os.getpid(), own), (1, others)) if size]
+    with open(os.environ["FAKE_NVML"], "a", encoding="ascii") as script:
+        script.writelines(f"{line}\n" for line in lines)
+    time.sleep(2.5)
+
+
+def asks_too_much() -> None:
+    """More than the device has."""
+    charged(own=50 * MIB)
+    with contextlib.suppress(MemoryError):
+        allocate(3000 * MIB)
+
+
+def crowded() -> None:
+    """Another process has most of the device."""
+    charged(own=100 * MIB, others=1800 * MIB)
+    with contextlib.suppress(MemoryError):
+        allocate(1200 * MIB)
+
+
+def holds_it_all() -> None:
+    """The process itself has most of the device."""
+    weights = [load_weights(), load_weights()]
+    charged(own=1900 * MIB)
+    with contextlib.suppress(MemoryError):
+        allocate(700 * MIB)
+    assert weights
+
+
 PROGRAMS: Final[dict[str, Callable[[], None]]] = {
-    each.__name__: each for each in (leak, out_of_memory, recovers, healthy, training, server)
+    each.__name__: each
+    for each in (
+        *(leak, thread_leak, unbounded_cache, out_of_memory, asks_too_much, crowded, holds_it_all),
+        *(recovers, healthy, training, server, bounded_cache, warm_up, cleared),
+    )
 }
 
 if __name__ == "__main__":

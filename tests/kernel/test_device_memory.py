@@ -18,7 +18,8 @@ from otelgpu.model import memory_failures as names
 from otelgpu.model.events import Event
 from otelgpu.otlp_json.log_reader import read_events
 from otelgpu.otlp_json.reader import Reader
-from tests.gallery.memory_programs import MIB
+from tests.gallery import memory as gallery
+from tests.gallery.memory_programs import MIB, PROGRAMS
 from tests.kernel.observing import OTELGPU
 from tests.rig import ROOT, missing_compiler
 from tests.rig.fakes import BUILD
@@ -69,6 +70,15 @@ def test_a_leak_is_named_with_its_line_and_rate() -> None:
     assert "remember (memory_programs.py:" in verdict["python"][1]
     assert verdict["bytes"] > 100 * MIB and 10 * MIB < verdict["bytes_per_s"] < 60 * MIB
     assert report["devices"][0]["now"]["when"] == "exit"
+
+
+@pytest.mark.parametrize("name", ["unbounded_cache", "crowded", "cleared"])
+def test_a_program_of_the_gallery_is_named_as_its_label_says(name: str) -> None:
+    assert gallery.faults(gallery.CASES[name], gallery.diagnose(name)) == []
+
+
+def test_the_gallery_has_a_label_for_each_of_its_programs() -> None:
+    assert gallery.CASES.keys() == PROGRAMS.keys()
 
 
 @pytest.mark.parametrize(
