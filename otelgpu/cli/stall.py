@@ -160,7 +160,7 @@ def _record(config: Config, pids: tuple[int, ...], program: tuple[str, ...], sec
         found.profiles, found.title, found.subjects = memory.profiles, what, tuple(before)
         mine = frozenset((*before, *descendants(*before)))
         found.surroundings = {
-            pid: stall_surroundings.between(reading, stall_surroundings.read(pid), mine)
+            pid: stall_surroundings.between(reading, stall_surroundings.read(pid), mine, pid=pid)
             for pid, reading in before.items()
         }
 

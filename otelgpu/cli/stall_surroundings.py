@@ -1,7 +1,7 @@
 """What the kernel counts of a process and of all others, read at the beginning and at the end of a recording.
 
-Source: proc_pid_stat(5), cgroups(7); ``cpu.stat`` and ``cpu.max`` (v2), ``cpu.cfs_quota_us`` (v1). A file that cannot
-be read says nothing: each of these is evidence beside what was recorded, never what a verdict hangs on.
+Source: proc_pid_stat(5), proc_pid_io(5), cgroups(7); ``cpu.stat`` and ``cpu.max`` (v2), ``cpu.cfs_quota_us`` (v1). A
+file that cannot be read says nothing: each of these is evidence beside what was recorded, and no verdict hangs on it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from otelgpu.diagnose.stall.surroundings import Neighbour, Surroundings
+from otelgpu.diagnose.stall.surroundings import Neighbour, Surroundings, Writer
 from otelgpu.processes.listing import CpuUse, cpu_use, descendants, list_processes
 
 MOST_NEIGHBOURS: Final = 5
@@ -23,13 +23,17 @@ _CGROUPS: Final = Path("/sys/fs/cgroup")
 
 
 class Reading(Struct, frozen=True, kw_only=True):
-    """At one time. ``throttled``: times and seconds; ``faults``: minor and major; None: not known."""
+    """At one time. ``throttled``: times and seconds; ``faults``: minor and major; None: not known.
+
+    ``dirtied``: bytes by process, those of the others too.
+    """
 
     group: Path | None
     throttled: tuple[int, float] | None
     quota_cpus: float | None
     faults: tuple[int, int] | None
     others: dict[int, CpuUse]
+    dirtied: dict[int, int]
 
 
 def read(pid: int, *, proc: Path = Path("/proc"), cgroups: Path = _CGROUPS) -> Reading:
@@ -42,11 +46,17 @@ def read(pid: int, *, proc: Path = Path("/proc"), cgroups: Path = _CGROUPS) -> R
         quota_cpus=_quota(folder),
         faults=_faults(pid, proc),
         others={number: use for number, use in uses.items() if use is not None},
+        dirtied={each: size for each in (pid, *uses) if (size := _dirtied(each, proc)) is not None},
     )
 
 
-def between(before: Reading, after: Reading, mine: frozenset[int] = frozenset()) -> Surroundings:
-    """What was counted meanwhile. ``mine``: processes that are no neighbours, but part of what was recorded."""
+def between(
+    before: Reading, after: Reading, mine: frozenset[int] = frozenset(), *, pid: int = 0
+) -> Surroundings:
+    """What was counted meanwhile. ``mine``: processes that are no neighbours, but part of what was recorded.
+
+    ``pid``: of the process that was read.
+    """
     throttled = (
         (after.throttled[0] - before.throttled[0], after.throttled[1] - before.throttled[1])
         if before.throttled is not None and after.throttled is not None and before.group == after.group
@@ -68,6 +78,7 @@ def between(before: Reading, after: Reading, mine: frozenset[int] = frozenset())
         if seconds >= LEAST_CPU_S:
             name = "otelgpu itself" if number in own else use.comm
             used.append(Neighbour(pid=number, name=name, cpu_s=round(seconds, 3)))
+    writers = _writers(before, after, mine | {pid})
     return Surroundings(
         throttled_times=throttled[0],
         throttled_s=throttled[1],
@@ -76,7 +87,28 @@ def between(before: Reading, after: Reading, mine: frozenset[int] = frozenset())
         major_faults=faults[1],
         others_cpu_s=others_s,
         neighbours=sorted(used, key=lambda each: -each.cpu_s)[:MOST_NEIGHBOURS],
+        dirtied_bytes=_more(before.dirtied.get(pid), after.dirtied.get(pid)),
+        others_dirtied_bytes=sum(each.dirtied_bytes for each in writers),
+        writers=writers[:MOST_NEIGHBOURS],
     )
+
+
+def _writers(before: Reading, after: Reading, mine: frozenset[int]) -> list[Writer]:
+    """Of most bytes first."""
+    found = []
+    for number, use in after.others.items():
+        known = before.others.get(number)
+        was = before.dirtied.get(number, 0)
+        if known is None or known.start_time_ns != use.start_time_ns:
+            was = 0  # it began meanwhile
+        size = after.dirtied.get(number, 0) - was
+        if size > 0 and number not in mine:
+            found.append(Writer(pid=number, name=use.comm, dirtied_bytes=size))
+    return sorted(found, key=lambda each: -each.dirtied_bytes)
+
+
+def _more(before: int | None, after: int | None) -> int | None:
+    return None if before is None or after is None or after < before else after - before
 
 
 def _cpu_group(pid: int, proc: Path, cgroups: Path) -> Path | None:
@@ -121,6 +153,15 @@ def _faults(pid: int, proc: Path) -> tuple[int, int] | None:
     if len(fields) < 10 or not fields[7].isdecimal() or not fields[9].isdecimal():
         return None
     return int(fields[7]), int(fields[9])
+
+
+def _dirtied(pid: int, proc: Path) -> int | None:
+    """``write_bytes``: counted as pages are made dirty, whoever writes them back. None: not told, or not counted."""
+    for line in _text(proc / str(pid) / "io").splitlines():
+        key, _, value = line.partition(":")
+        if key == "write_bytes" and value.strip().isdecimal():
+            return int(value)
+    return None
 
 
 def _text(path: Path) -> str:

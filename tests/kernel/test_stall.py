@@ -7,10 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from otelgpu.cli.stall_surroundings import between, read
 from tests.gallery.cases import CASES
 from tests.gallery.run import FIRST, diagnose
 from tests.kernel.observing import OTELGPU
@@ -71,3 +73,38 @@ def test_a_running_program_is_looked_at_until_somebody_says_enough(tmp_path: Pat
             assert f"(PID {running.pid})" in output
         assert running.poll() in (None, 0)
         running.kill()
+
+
+def test_the_kernel_charges_pages_to_who_makes_them_dirty(tmp_path: Path) -> None:
+    """As they are made so: whoever writes them back, and whenever."""
+    kind = subprocess.run(["stat", "-f", "-c", "%T", tmp_path], capture_output=True, text=True, check=True)
+    if kind.stdout.strip() in ("tmpfs", "ramfs"):
+        pytest.skip(f"needs a folder on a disk: {tmp_path} is memory, which nobody writes back")
+    source = (
+        "import sys; sys.stdin.readline(); open(sys.argv[1], 'wb').write(bytes(int(sys.argv[2]) << 20)); "
+        "print('done', flush=True); sys.stdin.readline()"
+    )
+    with ExitStack() as stack:
+        programs = [
+            stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", source, tmp_path / str(size), str(size)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            for size in (48, 16)
+        ]
+        before = read(programs[0].pid)
+        for each in programs:
+            assert each.stdin is not None and each.stdout is not None
+            each.stdin.write("\n")
+            each.stdin.flush()
+            assert each.stdout.readline() == "done\n"
+        found = between(before, read(programs[0].pid), pid=programs[0].pid)
+        for each in programs:
+            each.communicate("\n")
+    own, others = found.dirtied_bytes, {each.pid: each.dirtied_bytes for each in found.writers}
+    assert own is not None and 0 <= own - (48 << 20) < 1 << 20  # and what the file system notes of the file
+    assert 0 <= others[programs[1].pid] - (16 << 20) < 1 << 20

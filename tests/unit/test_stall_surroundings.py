@@ -114,3 +114,37 @@ def test_a_process_that_is_gone_has_nothing(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     reading = read(PID, proc=tmp_path / "proc", cgroups=tmp_path)
     assert between(reading, reading).neighbours == []
+
+
+def test_pages_made_dirty_are_charged_to_who_made_them(tmp_path: Path) -> None:
+    proc = tmp_path / "proc"
+    before = {PID: "write_bytes: 1000\n", PID + 1: "write_bytes: 70\n", PID + 2: "write_bytes: 9\n"}
+    after = {
+        PID: "rchar: 1\nwrite_bytes: 5000\ncancelled_write_bytes: 7\n",
+        PID + 1: "write_bytes: 90\n",
+        PID + 2: "write_bytes: 9\n",
+        PID + 3: "write_bytes: 300\n",  # it began meanwhile
+        PID + 4: "write_bytes: many\n",
+        PID + 5: "write_bytes: 800\n",  # part of what was recorded
+    }
+    readings = []
+    for counts in (before, after):
+        for pid, text in counts.items():
+            process(proc, pid, 1)
+            (proc / str(pid) / "io").write_text(text)
+        readings.append(read(PID, proc=proc, cgroups=tmp_path))
+    found = between(*readings, frozenset((PID, PID + 5)), pid=PID)
+    assert (found.dirtied_bytes, found.others_dirtied_bytes) == (4000, 320)
+    assert [(each.pid, each.dirtied_bytes) for each in found.writers] == [(PID + 3, 300), (PID + 1, 20)]
+
+
+def test_a_number_that_another_process_has_now_is_counted_from_its_beginning(tmp_path: Path) -> None:
+    proc, readings = tmp_path / "proc", []
+    process(proc, PID, 1)
+    for started, size in ((5, 900), (6, 1000)):
+        process(proc, PID + 1, 1, started=started)
+        (proc / str(PID + 1) / "io").write_text(f"write_bytes: {size}\n")
+        readings.append(read(PID, proc=proc, cgroups=tmp_path))
+    found = between(*readings, pid=PID)
+    assert found.dirtied_bytes is None  # nobody lets us look
+    assert [each.dirtied_bytes for each in found.writers] == [1000]

@@ -12,9 +12,11 @@ from typing import Final
 
 from msgspec import Struct
 
-from otelgpu.diagnose.stall.causes import FILE_WRITE, FILES, PAGE_FAULTS
+from otelgpu.diagnose.stall.causes import FILE_SYNC, FILE_WRITE, FILES, PAGE_FAULTS
 from otelgpu.diagnose.stall.gaps import Finding
 from otelgpu.diagnose.stall.observations import BLOCK_TIME, Seen, ThreadSeen
+from otelgpu.diagnose.stall.sentences import shown_bytes
+from otelgpu.diagnose.stall.surroundings import Surroundings
 from otelgpu.diagnose.stall.verdicts import StallEvidence
 from otelgpu.model.quantities import duration
 
@@ -22,6 +24,7 @@ SHARED: Final = (
     "no write to a disk was its own: the page cache took what it wrote, and the kernel writes it back later, for all "
     "who share the disk"
 )
+_MOST_WRITERS: Final = 3
 _OF_DISKS: Final = (*FILES, PAGE_FAULTS)
 
 
@@ -55,8 +58,10 @@ def disk_of(finding: Finding, thread: ThreadSeen) -> Disk | None:
     return max(disks, key=lambda disk: disk.spent_ns, default=None)
 
 
-def disk_evidence(finding: Finding, disk: Disk | None, types: frozenset[str]) -> list[StallEvidence]:
-    """``types``: sample types that there are; where requests were not recorded, nothing is said."""
+def disk_evidence(
+    finding: Finding, disk: Disk | None, types: frozenset[str], around: Surroundings | None
+) -> list[StallEvidence]:
+    """``types``: sample types that there are; where requests were not recorded, nothing is said of them."""
     found = []
     if disk is not None:
         each = duration(disk.spent_ns / disk.requests.total())
@@ -67,4 +72,23 @@ def disk_evidence(finding: Finding, disk: Disk | None, types: frozenset[str]) ->
     is_written_back = finding.cause == FILE_WRITE and (disk is None or not disk.requests["write"])
     if is_written_back and BLOCK_TIME in types:
         found.append(StallEvidence(name="disk", text=SHARED))
+    if finding.cause in (FILE_WRITE, FILE_SYNC) and around is not None:
+        found += _dirtied(around)
     return found
+
+
+def _dirtied(around: Surroundings) -> list[StallEvidence]:
+    """Whose the pages are that the kernel writes back: it charges them to who makes them dirty."""
+    mine, others = around.dirtied_bytes, around.others_dirtied_bytes
+    if not mine:
+        return []
+    most = ", ".join(
+        f"{each.name} (PID {each.pid}) {shown_bytes(each.dirtied_bytes)}"
+        for each in around.writers[:_MOST_WRITERS]
+    )
+    beside = f"; all others {shown_bytes(others)}: {most}" if others else "; no other that still runs any"
+    text = (
+        f"of what the kernel writes back it made {shown_bytes(mine)} dirty meanwhile, "
+        f"{mine / (mine + others):.0%} of all{beside}"
+    )
+    return [StallEvidence(name="written_back", text=text, value=float(mine), unit="By")]

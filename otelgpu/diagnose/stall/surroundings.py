@@ -15,12 +15,22 @@ class Neighbour(Struct, frozen=True, kw_only=True):
     cpu_s: float
 
 
+class Writer(Struct, frozen=True, kw_only=True):
+    """Another process, and how much of the page cache it made dirty meanwhile."""
+
+    pid: int
+    name: str
+    dirtied_bytes: int
+
+
 class Surroundings(Struct, frozen=True, kw_only=True):
     """Of one process, between the beginning and the end of a profile. None: not known.
 
     ``throttled_s`` and ``throttled_times``: of its control group (``cpu.stat``), ``quota_cpus``: what that may use.
     ``major_faults``, ``minor_faults``: ``/proc/PID/stat``. ``others_cpu_s``: CPU time of all processes but those that
-    were recorded, and otelgpu's own.
+    were recorded, and otelgpu's own. ``dirtied_bytes``: pages of files that the process made dirty, which the kernel
+    counts there and then (``write_bytes`` of ``/proc/PID/io``) and writes back later; ``others_dirtied_bytes``: the
+    same of all other processes that still run and may be looked at, ``writers``: those of most.
     """
 
     throttled_s: float | None = None
@@ -30,3 +40,6 @@ class Surroundings(Struct, frozen=True, kw_only=True):
     minor_faults: int | None = None
     others_cpu_s: float | None = None
     neighbours: Sequence[Neighbour] = ()
+    dirtied_bytes: int | None = None
+    others_dirtied_bytes: int = 0
+    writers: Sequence[Writer] = ()

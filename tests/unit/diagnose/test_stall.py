@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -21,7 +22,7 @@ from otelgpu.diagnose.stall.observations import (
     Seen,
 )
 from otelgpu.diagnose.stall.sentences import ordinal, sentence, shown_bytes
-from otelgpu.diagnose.stall.surroundings import Neighbour, Surroundings
+from otelgpu.diagnose.stall.surroundings import Neighbour, Surroundings, Writer
 from otelgpu.diagnose.stall.verdicts import INCONCLUSIVE, StallReport, StallVerdict
 from otelgpu.render.frames import Frame, Kind
 from tests.unit.diagnose.stall_timelines import (
@@ -564,3 +565,17 @@ def test_a_write_without_requests_of_its_own_is_written_back_for_all() -> None:
         "the kernel writes it back later, for all who share the disk" in each.text
         for each in verdict.evidence
     )
+
+
+def test_pages_that_the_kernel_writes_back_are_charged_to_who_made_them_dirty() -> None:
+    def said(**counted: Any) -> list[str]:
+        around = structs.replace(QUIET, **counted)
+        (verdict,) = report(observed(loop(lambda made: made.write(100, 1000))), around).verdicts
+        return [each.text for each in verdict.evidence if each.name == "written_back"]
+
+    others = [Writer(pid=7, name="etcd", dirtied_bytes=2_500_000)]
+    assert said() == said(others_dirtied_bytes=5) == said(dirtied_bytes=0) == []
+    (text,) = said(dirtied_bytes=7_500_000, others_dirtied_bytes=2_500_000, writers=others)
+    assert "it made 7.5 MB dirty meanwhile, 75% of all; all others 2.5 MB: etcd (PID 7) 2.5 MB" in text
+    (text,) = said(dirtied_bytes=7_500_000)
+    assert "7.5 MB dirty meanwhile, 100% of all; no other that still runs any" in text
