@@ -42,7 +42,7 @@ def attributes(exchanges: Sequence[Exchange], routes: Sequence[str]) -> tuple[At
 
 def _any_reported(values: Sequence[object]) -> bool:
     """Whether any exchange has the attribute."""
-    return values[0] is not None or any(value is not None for value in values)
+    return values.count(None) < len(values)
 
 
 def measurements(exchanges: Sequence[Exchange], routes: Sequence[str]) -> list[Measured]:

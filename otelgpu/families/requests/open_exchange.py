@@ -20,6 +20,7 @@ MAX_PATH = 1024
 MAX_USER_AGENT = 256
 MAX_UPGRADE = 32
 _ABSOLUTE: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://[^/]*")
+_WRITE: Final = StartSource.WRITE
 _PARAMETERS: Final = re.compile(rb";[^/]*")
 
 
@@ -94,7 +95,7 @@ class OpenExchange:
         self.cgroup_id = call.cgroup_id
         self.start_ns = start_ns
         self.start_source = start_source
-        self.read_ns = 0 if start_source is StartSource.WRITE else call.end_ns
+        self.read_ns = 0 if start_source is _WRITE else call.end_ns
         self.taken_ns = call.end_ns  # from when on it can be assigned to a thread
         self.request_end_ns = call.end_ns
         self.first_byte_ns = 0

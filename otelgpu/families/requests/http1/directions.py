@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 
 _HEADERS = HEADERS | llm.HEADERS
+_STREAMS = (State.CHUNK_SIZE, State.UNTIL_CLOSE)
 
 
 class _Direction:
@@ -153,7 +154,7 @@ class Http1ResponseDirection(_Direction):
         if self.parser.at_server:
             exchange.published = self.parser.call.published
             exchange.written_by(self.parser.call.task, self.parser.call.end_ns, first=self.first_task)
-            if framing[0] in (State.CHUNK_SIZE, State.UNTIL_CLOSE):
+            if framing[0] in _STREAMS:
                 exchange.stream_ns = self.first_byte_ns
         if exchange.upgrade:
             exchange.agree(head)

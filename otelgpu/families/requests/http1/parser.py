@@ -52,6 +52,9 @@ _UPGRADES: Final[dict[str, Callable[[ConnectionFacts, ParserOutput, OpenExchange
     "h2c": http2.upgraded,
     "websocket": websocket.upgraded,
 }
+# See framing: a member of an enumeration is dear to look up.
+_LENGTH: Final = State.LENGTH
+_LOST: Final = State.LOST
 _NO_CALL = Call(0, 0, 0, 0, 0, 0, None)
 
 
@@ -126,10 +129,10 @@ class Http1:
             fresh = call is not direction.call
             direction.call = call
             self.response_ns = call.begin_ns if self.at_server else call.end_ns
-            if fresh and direction.reader.state is State.LENGTH:
+            if fresh and direction.reader.state is _LENGTH:
                 self._end_unseen_body(data)
         reader = direction.reader
-        if reader.state is State.LOST and not self._resume(direction, data, offset, fresh):
+        if reader.state is _LOST and not self._resume(direction, data, offset, fresh):
             return
         try:
             reader.feed(data)
@@ -137,7 +140,7 @@ class Http1:
             self._invalid(direction)
         if not from_client:
             self._last_response_ns = call.end_ns
-            if self._responses.current is not None and reader.state is not State.LOST:
+            if self._responses.current is not None and reader.state is not _LOST:
                 self._responses.current.written_by(call.task, call.end_ns)
             if self.successor is not None:
                 self._hand_over(data, offset)
@@ -176,9 +179,7 @@ class Http1:
             if cut is not None and cut.target and cut.version in _HTTP1_VERSIONS:
                 self._requests.head_cut(cut)
             direction.lost()
-        if (
-            direction.reader.state is State.LOST
-        ):  # as it may have been before: a whole response may be missing
+        if direction.reader.state is _LOST:  # as it may have been before: a whole response may be missing
             self.exchanges.distrust()
             if not from_client:
                 self.miss_response()
@@ -240,7 +241,7 @@ class Http1:
         exchange = self.exchanges.open(call, start_ns=start_ns, start_source=source)
         before = self.exchanges.unanswered(other_than=exchange)
         other = before is not None
-        lost = self._responses.reader.state is State.LOST
+        lost = self._responses.reader.state is _LOST
         if lost or self._lossy or (self._any_missed and (self.requests_missed or other or facts.pipelines)):
             self.exchanges.distrust()  # the response to a request that was not seen would be taken for ours
         facts.pipelines = facts.pipelines or other
@@ -343,7 +344,7 @@ class Http1:
     def _finish_passed_over(self) -> None:
         """A new request comes: emit those whose response passed while framing was unknown."""
         responses = self._responses
-        if responses.reader.state is not State.LOST:
+        if responses.reader.state is not _LOST:
             return
         if responses.current is None and self.exchanges.oldest.start_ns >= self._last_response_ns:
             return  # as with all that came after it: the queue is in the order of their starts
