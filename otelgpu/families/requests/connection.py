@@ -147,8 +147,9 @@ class Connection:
         """Take the next chunk. Never raises on what is in it."""
         if self.ignored:
             return
-        time_ns, end_ns, tgid, tid, cgroup_id, arrival_ns = chunk[:6]
-        offset, result, _, data = chunk[9:]
+        time_ns, end_ns, tgid, tid, cgroup, arrival_ns, published, task, asked, offset, result, _, data = (
+            chunk
+        )
         direction, other = (self._writes, self._reads) if write else (self._reads, self._writes)
         whole = (
             offset == direction.offset or not direction.may_begin_within
@@ -171,7 +172,7 @@ class Connection:
             direction.end_offset = offset + result if known and result > 0 else -1
             arrival_ns = arrival_ns if known else 0  # of a byte before these
             direction.call = call = Call(
-                time_ns, end_ns, arrival_ns, tgid, tid, cgroup_id, *chunk[6:9], not known
+                time_ns, end_ns, arrival_ns, tgid, tid, cgroup, published, task, asked, not known
             )
         else:
             direction.missed = direction.may_begin_within = direction.missed and direction.end_offset < 0

@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from msgspec import Struct
+
 from otelgpu.families.requests.http1.framing import Head
 from otelgpu.families.requests.llm.reader import GenerationReader
 from otelgpu.families.requests.protocol import Call, ConnectionFacts
@@ -31,104 +33,77 @@ def path_of(target: bytes) -> tuple[bytes, bool]:
     RFC 3986, section 3.3). Of ``CONNECT`` the authority is left.
     """
     target, question_mark, _ = target.partition(b"#")[0].partition(b"?")
-    if absolute := _ABSOLUTE.match(target):
-        target = target[absolute.end() :] or b"/"
-    elif not target.startswith(b"/"):
-        target = target.rpartition(b"@")[2]
-    return _PARAMETERS.sub(b"", target), bool(question_mark)
+    if not target.startswith(b"/"):
+        absolute = _ABSOLUTE.match(target)
+        target = target.rpartition(b"@")[2] if absolute is None else target[absolute.end() :] or b"/"
+    if b";" in target:
+        target = _PARAMETERS.sub(b"", target)
+    return target, bool(question_mark)
 
 
-class OpenExchange:
+class OpenExchange(Struct, kw_only=True, eq=False):
     """One request and its response while they go on. Field names are those of ``Exchange``."""
 
-    __slots__ = (
-        "answered",
-        "asked",
-        "begun_ns",
-        "cgroup_id",
-        "end_ns",
-        "error",
-        "first_byte_ns",
-        "framing_lost",
-        "generation",
-        "head_seen",
-        "key",
-        "method",
-        "named",
-        "ordinal",
-        "paired",
-        "parent",
-        "path",
-        "protocol_version",
-        "published",
-        "query_present",
-        "read_ns",
-        "reader",
-        "request_bytes",
-        "request_done",
-        "request_end_ns",
-        "response_bytes",
-        "rpc",
-        "start_ns",
-        "start_source",
-        "status_code",
-        "stream_ns",
-        "taken_ns",
-        "task",
-        "task_known",
-        "task_ns",
-        "tgid",
-        "tid",
-        "upgrade",
-        "user_agent",
-        "websocket_extensions",
-        "wire_id",
-    )
+    key: int
+    ordinal: int
+    tgid: int
+    tid: int
+    cgroup_id: int
+    start_ns: int
+    start_source: StartSource
+    read_ns: int
+    taken_ns: int  # from when on it can be assigned to a thread
+    request_end_ns: int
+    first_byte_ns: int = 0
+    end_ns: int = 0
+    method: str = ""
+    path: str = ""
+    query_present: bool = False
+    protocol_version: str = ""
+    status_code: int = 0
+    request_bytes: int = 0
+    response_bytes: int = 0
+    user_agent: str = ""
+    parent: TraceParent | None = None
+    published: Published | None = None
+    rpc: Rpc | None = None
+    wire_id: bytes = b""
+    upgrade: str = ""  # the protocol that the client asked to change to, then, that the server agreed to
+    websocket_extensions: bytes = b""  # that the server agreed to
+    named: bool = False  # the id of its response was reported
+    error: str = ""
+    generation: GenerationReader | None = None
+    head_seen: bool = False  # of the request
+    request_done: bool = False  # no byte of the request is to come, or none that can be attributed to it
+    answered: bool = False  # the response is complete
+    framing_lost: bool = False  # where the response ends is unknown
+    paired: bool = True  # False: a response that comes next may be another's; nothing of it is said
+    task: int = 0  # servers: wrote the first bytes of the response; clients: of the request
+    asked: Asked | None = None  # clients: how the task had another one write the request
+    begun_ns: int = 0  # servers with tasks: from when on the one that answers may have worked for it
+    reader: int = 0  # ... that read the end of the head
+    stream_ns: int = 0  # ... when the response began, if that is a stream; 0: it is none
+    task_ns: int = 0  # ... its last write of the response
+    task_known: bool = True  # False: bytes are missing, whatever comes may be another response's
 
-    def __init__(
-        self, *, key: int, ordinal: int, call: Call, start_ns: int, start_source: StartSource
-    ) -> None:
-        self.key = key
-        self.ordinal = ordinal
-        self.tgid = call.tgid
-        self.tid = call.tid
-        self.cgroup_id = call.cgroup_id
-        self.start_ns = start_ns
-        self.start_source = start_source
-        self.read_ns = 0 if start_source is _WRITE else call.end_ns
-        self.taken_ns = call.end_ns  # from when on it can be assigned to a thread
-        self.request_end_ns = call.end_ns
-        self.first_byte_ns = 0
-        self.end_ns = 0
-        self.method = ""
-        self.path = ""
-        self.query_present = False
-        self.protocol_version = ""
-        self.status_code = 0
-        self.request_bytes = 0
-        self.response_bytes = 0
-        self.user_agent = ""
-        self.parent: TraceParent | None = None
-        self.published: Published | None = None
-        self.rpc: Rpc | None = None
-        self.wire_id = b""
-        self.upgrade = ""  # the protocol that the client asked to change to, then, that the server agreed to
-        self.websocket_extensions = b""  # that the server agreed to
-        self.named = False  # the id of its response was reported
-        self.error = ""
-        self.generation: GenerationReader | None = None
-        self.head_seen = False  # of the request
-        self.request_done = False  # no byte of the request is to come, or none that can be attributed to it
-        self.answered = False  # the response is complete
-        self.framing_lost = False  # where the response ends is unknown
-        self.paired = True  # False: a response that comes next may be another's; nothing of it is said
-        self.task = 0  # servers: wrote the first bytes of the response; clients: of the request
-        self.asked: Asked | None = None  # clients: how the task had another one write the request
-        self.begun_ns = 0  # servers with tasks: from when on the one that answers may have worked for it
-        self.reader = 0  # ... that read the end of the head
-        self.stream_ns = 0  # ... when the response began, if that is a stream; 0: it is none
-        self.task_ns = 0  # ... its last write of the response
-        self.task_known = True  # False: bytes are missing, whatever comes may be another response's
+    @classmethod
+    def begin(
+        cls, *, key: int, ordinal: int, call: Call, start_ns: int, start_source: StartSource
+    ) -> OpenExchange:
+        """One of which the call moved the first byte."""
+        end_ns = call.end_ns
+        return cls(
+            key=key,
+            ordinal=ordinal,
+            tgid=call.tgid,
+            tid=call.tid,
+            cgroup_id=call.cgroup_id,
+            start_ns=start_ns,
+            start_source=start_source,
+            read_ns=0 if start_source is _WRITE else end_ns,
+            taken_ns=end_ns,
+            request_end_ns=end_ns,
+        )
 
     @property
     def upgrades(self) -> bool:

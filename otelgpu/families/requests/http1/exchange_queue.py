@@ -65,7 +65,7 @@ class ExchangeQueue:
 
     def open(self, call: Call, *, start_ns: int, start_source: StartSource) -> OpenExchange:
         """Append an exchange of which the call moved the first byte."""
-        exchange = OpenExchange(
+        exchange = OpenExchange.begin(
             key=self._output.new_key(),
             ordinal=self._next_ordinal,
             call=call,

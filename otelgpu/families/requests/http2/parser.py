@@ -239,7 +239,7 @@ class Http2:
         frames = self._requests.frames
         began = frames.began or self.call
         start_ns, source = _start(began, server=self._server, first=frames.first)
-        exchange = OpenExchange(
+        exchange = OpenExchange.begin(
             key=self.output.new_key(),
             ordinal=self._next_ordinal,
             call=self.call,

@@ -311,7 +311,9 @@ def test_pushed_responses_keep_the_table_right_and_are_counted() -> None:
 def test_h2c_upgrade_answers_the_request_of_http1_on_stream_1() -> None:
     observed = Observed()
     call = observed.call(True)
-    exchange = OpenExchange(key=9, ordinal=0, call=call, start_ns=call.end_ns, start_source=StartSource.READ)
+    exchange = OpenExchange.begin(
+        key=9, ordinal=0, call=call, start_ns=call.end_ns, start_source=StartSource.READ
+    )
     exchange.method, exchange.path, exchange.head_seen, exchange.request_done = "GET", "/u", True, True
     exchange.status_code = 101
     observed.parser = http2.upgraded(observed.facts, observed.output, exchange)
