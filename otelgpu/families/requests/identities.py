@@ -57,6 +57,8 @@ _EXPORTS: Final = ("/v1/traces", "/v1/metrics", "/v1/logs", "/v1development/prof
 _EXPORT_SERVICE: Final = "opentelemetry.proto.collector."
 _TRACE_EXPORTS: Final = ("/v1/traces", "trace.v1.TraceService/Export")
 
+_PERSONS: Final = {role: b"otelgpu " + role.name.lower().encode() for role in Role}
+
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
@@ -285,7 +287,7 @@ class Identities:
         if client is not None:
             above = self._find(client)
             return Identity(
-                context=above.context._replace(span_id=self._span_id(opened)),
+                context=Context(above.context.trace_id, self._span_id(opened), above.context.flags),
                 parent_span_id=above.context.span_id,
                 state=above.state,
                 left_out=above.left_out,
@@ -318,7 +320,7 @@ class Identities:
         if opened.wire_id and parent is None:
             peer = Context(wire_trace_id(opened.wire_id), wire_span_id(opened.wire_id, Role.SERVER), SAMPLED)
         return Identity(
-            context=above.context._replace(span_id=self._span_id(opened)),
+            context=Context(above.context.trace_id, self._span_id(opened), above.context.flags),
             parent_span_id=above.context.span_id,
             state=above.state,
             peer=peer,
@@ -375,7 +377,9 @@ class Identities:
         return Identity(context=context, state=state, left_out="" if flags & SAMPLED else SAMPLED_OUT)
 
     def _span_id(self, opened: Opened) -> bytes:
-        return self._ids(opened)[1]
+        if opened.wire_id:
+            return wire_span_id(opened.wire_id, opened.role)
+        return request_ids(self._seed, opened.key, opened.start_ns)[1]
 
     def _ids(self, opened: Opened) -> tuple[bytes, bytes]:
         """The trace that it begins, and its span."""
@@ -391,7 +395,7 @@ def wire_trace_id(wire_id: bytes) -> bytes:
 
 def wire_span_id(wire_id: bytes, role: Role) -> bytes:
     """The span of an exchange at one endpoint, as both endpoints derive it."""
-    return hashlib.blake2b(wire_id, digest_size=8, person=b"otelgpu " + role.name.lower().encode()).digest()
+    return hashlib.blake2b(wire_id, digest_size=8, person=_PERSONS[role]).digest()
 
 
 def _carried(tgid: int, parent: TraceParent) -> tuple[int, bytes, bytes]:
