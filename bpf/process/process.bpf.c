@@ -186,11 +186,11 @@ int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
 	    bpf_map_update_elem(&scope_processes, &who.tgid, &one, BPF_ANY))
 		count(COUNTER_SCOPE_TABLE_FULL);
 	inherit_context(from.tgid, who.tgid);
-	quiet = quiet_allowed && is_quiet(from.tgid) && become_quiet(who.tgid);
-	if (!quiet)
-		become_loud(who.tgid);
 	/* One that shares its parent's memory (vfork, posix_spawn) is about to become another program, and does nothing else. */
 	executes = BPF_CORE_READ(parent, mm) == BPF_CORE_READ(child, mm);
+	quiet = quiet_allowed && (executes || is_quiet(from.tgid)) && become_quiet(who.tgid);
+	if (!quiet)
+		become_loud(who.tgid);
 	now = bpf_ktime_get_ns();
 	record = EMIT_BEGIN_OF_SHARE(process_fork, PROCESS_FORK, who, now, now);
 	if (!record)

@@ -29,6 +29,8 @@ YOUNG_NS: Final = 1_000_000_000
 """For so long a process that has done nothing of concern is left alone: it may end as quietly."""
 MOST_YOUNG: Final = 1024
 """Such processes; what more there are is looked at."""
+_LOOKS: Final = 2
+"""At the ring: who ends just now is not quiet any more, and its end is there when it is looked at again."""
 MOST_WAITING: Final = 4096
 """Records of one owner; what comes then is handled in its place, out of turn, and finds that there is no share left."""
 
@@ -131,6 +133,27 @@ class ProcessEvents:
             single.tgid: single.time_ns for single in found if single.kind == FORK
         }
         over: set[int] = set()
+        young: set[int] = set()
+        for _ in range(_LOOKS):
+            found += self._judged(begun, over)
+            recent = self._recent(begun)
+            young = set(islice(filter(self._is_quiet, recent), MOST_YOUNG))
+            if len(young) == len(recent):
+                break
+        if young:
+            self._of_young = [single for single in found if single.tgid in young]
+        found = [single for single in found if single.tgid not in over and single.tgid not in young]
+        for single in found:
+            if single.kind == MAPPING and self._is_wanted(mapped_name(single.record)):
+                first.add(single.tgid)
+        found.sort(key=lambda each: (each.tgid not in first, each.time_ns + each.duration_ns))
+        return [Event(each.kind, each.tgid, each.time_ns, each.record) for each in found]
+
+    def _judged(self, begun: dict[int, int | None], over: set[int]) -> Iterator[Single]:
+        """What is in the ring. To ``over`` come those that have begun and ended, quietly.
+
+        To ``begun`` those that begin, and when; None: it has ended, or several had its number.
+        """
         for single in self._process.drain_each():
             kind, tgid = single.kind, single.tgid
             if kind == FORK:
@@ -141,19 +164,9 @@ class ProcessEvents:
                 if begun.get(tgid) is not None and single.record["quiet"]:
                     over.add(tgid)
                 begun[tgid] = None
-            found.append(single)
-        young = self._young(begun)
-        if young:
-            self._of_young = [single for single in found if single.tgid in young]
-        found = [single for single in found if single.tgid not in over and single.tgid not in young]
-        for single in found:
-            if single.kind == MAPPING and self._is_wanted(mapped_name(single.record)):
-                first.add(single.tgid)
-        found.sort(key=lambda each: (each.tgid not in first, each.time_ns + each.duration_ns))
-        return [Event(each.kind, each.tgid, each.time_ns, each.record) for each in found]
+            yield single
 
-    def _young(self, begun: Mapping[int, int | None]) -> set[int]:
-        """Those of who has begun that are quiet. ``begun``: when; None: it ended, or several had its number."""
+    def _recent(self, begun: Mapping[int, int | None]) -> list[int]:
+        """Those of who has begun, and has not ended, that did so just now."""
         since_ns = clock.monotonic_ns() - YOUNG_NS if begun else 0
-        recent = (tgid for tgid, began_ns in begun.items() if began_ns is not None and began_ns > since_ns)
-        return set(islice(filter(self._is_quiet, recent), MOST_YOUNG))
+        return [tgid for tgid, began_ns in begun.items() if began_ns is not None and began_ns > since_ns]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +16,7 @@ import pytest
 
 from otelgpu.model.inputs import ProcessSeen
 from otelgpu.sources.process_events import YOUNG_NS
-from tests.kernel.observing import WAIT_S, Watch
+from tests.kernel.observing import WAIT_S, Watch, wait_until
 from tests.rig import fake_cudart_path
 
 LONG_S = 20.0
@@ -106,6 +108,51 @@ def test_a_file_that_was_written_over_is_not_the_known_one(
     program.write_bytes(Path("/bin/false").read_bytes())
     assert program.stat().st_ino == number
     assert wakes(watching, lambda: shell.run(str(program)))
+
+
+SPAWNING = """
+import ctypes, os, sys
+ctypes.CDLL(sys.argv[1])
+print("ready", flush=True)
+for path in sys.stdin:
+    opens = [(os.POSIX_SPAWN_OPEN, 3, path.strip(), os.O_RDONLY, 0)]
+    os.waitpid(os.posix_spawn("/bin/true", ["true"], {}, file_actions=opens), 0)
+    print("done", flush=True)
+"""
+
+
+def test_what_a_process_of_concern_spawns_is_left_alone_if_it_is_a_known_program(
+    watch: Callable[..., Watch], shell: Shell, tmp_path: Path
+) -> None:
+    """Also where the agent comes round before it has become that program: it waits for the other end of a pipe then."""
+    watching, pipe = watch(), tmp_path / "pipe"
+    os.mkfifo(pipe)
+    watching.observe(shell.process.pid)
+    run_until_known(watching, shell, "/bin/true")
+    command = [sys.executable, "-c", SPAWNING, str(fake_cudart_path())]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={"LD_LIBRARY_PATH": ""}
+    ) as spawning:
+        assert spawning.stdin is not None and spawning.stdout is not None
+        assert spawning.stdout.readline() == "ready\n"
+        watching.observe(spawning.pid)
+        watching.pump(0.1)
+        watching.start_anew()
+        spawning.stdin.write(f"{pipe}\n")
+        spawning.stdin.flush()
+        wait_until(lambda: bool(children_of(spawning.pid)), "it has spawned")
+        watching.pump(0.1)
+        assert seen(watching) <= {spawning.pid}
+        pipe.write_bytes(b"")
+        assert spawning.stdout.readline() == "done\n"
+        watching.pump(0.1)
+        assert seen(watching) <= {spawning.pid}
+        assert not watching.total("probes", "process_vanished")
+        spawning.stdin.close()
+
+
+def children_of(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
 
 ASKING = """

@@ -223,3 +223,18 @@ def test_only_so_many_are_left_alone(
     looking.quiet |= {5, 6, 7, 8}
     looking.process.put("process_fork", *((tgid, tgid, b"") for tgid in (5, 6, 7, 8)))
     assert looking.handle() == [(7, 7), (8, 8)]
+
+
+def test_of_a_quiet_process_that_ends_while_it_is_looked_at_there_is_nothing(
+    clock: list[float], now: list[int]
+) -> None:
+    looking = Looking(clock)
+
+    def ends(tgid: int) -> bool:
+        looking.process.put("process_exit", (tgid, 2, b"quiet"))
+        return False
+
+    looking.events._is_quiet = ends
+    looking.process.put("process_fork", (5, 1, b""))
+    assert looking.handle() == []
+    assert looking.handle() == []
