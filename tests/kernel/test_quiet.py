@@ -140,10 +140,12 @@ def test_what_a_process_of_concern_spawns_is_left_alone_if_it_is_a_known_program
         watching.start_anew()
         spawning.stdin.write(f"{pipe}\n")
         spawning.stdin.flush()
-        wait_until(lambda: bool(children_of(spawning.pid)), "it has spawned")
-        watching.pump(0.1)
+        try:
+            wait_until(lambda: bool(children_of(spawning.pid)), "it has spawned")
+            watching.pump(0.1)
+        finally:
+            pipe.write_bytes(b"")
         assert seen(watching) <= {spawning.pid}
-        pipe.write_bytes(b"")
         assert spawning.stdout.readline() == "done\n"
         watching.pump(0.1)
         assert seen(watching) <= {spawning.pid}
