@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cluster.node import (
-    HERE,
     ApiServer,
     Cluster,
     kept_on,
@@ -16,14 +15,6 @@ from tests.cluster.node import (
     missing_cluster,
     wait_until,
 )
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One worker does all that is on the node; others what is before API servers, which have networks of their own."""
-    for item in items:
-        if item.path.parent == HERE and isinstance(item, pytest.Function):
-            group = "node" if "cluster" in item.fixturenames else item.path.stem
-            item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="package")
