@@ -6,8 +6,8 @@ is reached by a pod's address here (:meth:`Cluster.pod_address`).
 
 Each has a network of its own where the tests are root. Of nodes one at a time on a machine, as all have the cgroup
 kubepods: who comes second waits. ``OTELGPU_CLUSTER=FOLDER`` names a node that is to be started there, or is up there
-already, and stays; for who works on the tests (``nsenter -n -t $(cat FOLDER/etcd.pid) kubectl …``;
-``tests/cluster/down.sh FOLDER`` ends it).
+already, and stays; for who works on the tests. By hand, in its network: ``nsenter -n -t $(cat FOLDER/etcd.pid)``,
+before ``kubectl …`` as before ``tests/cluster/down.sh FOLDER``, which ends it.
 """
 
 from __future__ import annotations
