@@ -101,9 +101,9 @@ class SwitchHandler:
         attributes: dict[str, AttributeValue] = {
             names.STATE: change.state,
             names.VALUE: printable(switch.value),
-            _POD_UID: switch.uid,
-            _POD_NAME: switch.pod,
-            _NAMESPACE: switch.namespace,
+            _POD_UID: printable(switch.uid),
+            _POD_NAME: printable(switch.pod),
+            _NAMESPACE: printable(switch.namespace),
         }
         if change.reason:
             attributes[names.REASON] = change.reason
@@ -128,7 +128,7 @@ def _limits(settings: SignalSettings) -> Limits:
 
 
 def _sentence(change: Change) -> str:
-    place = f"pod {change.switch.namespace}/{change.switch.pod}"
+    place = printable(f"pod {change.switch.namespace}/{change.switch.pod}")
     if change.wish is None:
         return f"{place}: an annotation for more detail is refused: {change.reason}"
     asked = f"detail {change.wish.detail} for {change.wish.seconds:g} s"

@@ -144,6 +144,15 @@ def test_after_its_time_calls_are_reported_as_before() -> None:
     assert states == [] or states[-1] == names.OVER
 
 
+def test_names_that_are_none_cannot_command_a_terminal() -> None:
+    session = pipeline()
+    inputs, _ = calling(1_000 * MS, 1)
+    wild = PodSwitch(uid="\x1b[1m", namespace="\x07", pod="a\nb", value="all \x1b]0;x", manager="\x9b")
+    play(session, inputs[0], SwitchesRead(switches=(wild,)), Tick(time_ns=MS))
+    (event,) = session.take_events()
+    assert all(each.isprintable() for each in (event.text, *map(str, event.attributes.values())))
+
+
 def test_refusals_beyond_twenty_a_minute_are_counted_alone() -> None:
     session = pipeline()
     inputs, _ = calling(1_000 * MS, 1)
