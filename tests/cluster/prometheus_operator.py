@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import gzip
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -87,3 +88,47 @@ class PrometheusOperator:
                 found: dict[str, Any] = yaml.safe_load(text) or {}
                 return found
         return {}
+
+
+def labels_of_pod(template: Mapping[str, Any], container: str, port: str) -> dict[str, str]:
+    """What a Prometheus finds out of a running pod's port before relabelling, as its discovery calls it."""
+    return {
+        "__meta_kubernetes_namespace": "otelgpu",
+        "__meta_kubernetes_pod_name": "otelgpu-abcde",
+        "__meta_kubernetes_pod_node_name": "node-a",
+        "__meta_kubernetes_pod_phase": "Running",
+        "__meta_kubernetes_pod_ready": "true",
+        "__meta_kubernetes_pod_container_name": container,
+        "__meta_kubernetes_pod_container_port_name": port,
+        **_labels("pod", template["metadata"]["labels"]),
+    }
+
+
+def labels_of_endpoint(service: Mapping[str, Any], port: str) -> dict[str, str]:
+    """The same of a Service's endpoint (role ``endpoints`` and role ``endpointslice``)."""
+    metadata = service["metadata"]
+    return {
+        "__meta_kubernetes_service_name": metadata["name"],
+        **_labels("service", metadata["labels"]),
+        **{f"__meta_kubernetes_{kind}_port_name": port for kind in ("endpoint", "endpointslice")},
+        **{f"__meta_kubernetes_{kind}_address_target_kind": "Pod" for kind in ("endpoint", "endpointslice")},
+        **{f"__meta_kubernetes_{kind}_address_target_name": "p" for kind in ("endpoint", "endpointslice")},
+    }
+
+
+def _labels(of: str, labels: Mapping[str, str]) -> dict[str, str]:
+    found = {}
+    for key, value in labels.items():
+        name = "".join(each if each.isalnum() else "_" for each in key)
+        found |= {
+            f"__meta_kubernetes_{of}_label_{name}": value,
+            f"__meta_kubernetes_{of}_labelpresent_{name}": "true",
+        }
+    return found
+
+
+def scraping(config: Mapping[str, Any], address: str, labels: Mapping[str, str]) -> dict[str, Any]:
+    """A job of which discovery has found one target; of one shard, as the reloader beside a Prometheus fills in."""
+    filled: dict[str, Any] = json.loads(json.dumps(config).replace("$(SHARD)", "0"))
+    kept = {key: value for key, value in filled.items() if not key.endswith("_sd_configs")}
+    return {**kept, "static_configs": [{"targets": [address], "labels": dict(labels)}]}
