@@ -167,8 +167,10 @@ class ClickHouseTables:
             f"SELECT assumeNotNull(reason) AS why, sum(operations) AS lost FROM {_SUMS} "
             "WHERE reason IS NOT NULL GROUP BY why"
         )
-        self.rejected.update(dict(tuples(counts)))
-        clean = f"SELECT * FROM ops_read WHERE ({REASON}) IS NULL AND {is_chosen}"
+        lost = dict(tuples(counts))
+        self.rejected.update(lost)
+        # Where all rows are clean, questions read the columns that they name and no others.
+        clean = f"SELECT * FROM ops_read WHERE {f'({REASON}) IS NULL AND ' if lost else ''}{is_chosen}"
         of_clean = f"SELECT * FROM {_SUMS} WHERE reason IS NULL AND is_chosen"
         self._names |= {"ops": _present(OPS, clean), "step_sums": _present(STEP_SUMS, of_clean)}
         others = exclude(self.run, self.rejected, self.limits)
