@@ -57,6 +57,7 @@ class Owners:
     def __init__(self, *, proc: Path = Path("/proc")) -> None:
         self._proc = proc
         self._known: dict[int, tuple[float, Owner]] = {}
+        self._next_s = 0.0  # when those that hold no longer are forgotten
 
     def of(self, tgid: int) -> Owner:
         """Who pays for process ``tgid`` now."""
@@ -67,6 +68,9 @@ class Owners:
             owner = GONES if found == NOBODYS else found
             if len(self._known) >= _KEPT_OWNERS:
                 self._known.clear()
+            elif now_s >= self._next_s:
+                self._next_s = now_s + _OWNER_S
+                self._known = {each: known for each, known in self._known.items() if known[0] >= now_s}
             self._known[tgid] = now_s + _OWNER_S, owner
         return owner
 
