@@ -50,6 +50,8 @@ _DEEPEST: Final = 8
 """Processes in a chain of requests that are looked at for whether one's is known."""
 SAME_RECEIVED: Final = 8
 """Requests to one process with the same ``traceparent`` that are told apart."""
+_OTHERS: Final = -1
+"""In place of their keys: there were more, under way at once, so that nobody knows which of all is the only one."""
 SAMPLED_OUT: Final = "sampled_out_requests"
 EXCLUDED: Final = "excluded_requests"
 CAPPED: Final = "capped_requests"
@@ -149,9 +151,12 @@ class Identities:
 
     def _receive(self, key: int, carried: tuple[int, bytes, bytes]) -> None:
         keys = self._received.get(carried, [])
-        if len(keys) == SAME_RECEIVED:  # if none has ended, all are candidates, and none is taken
-            ended = next((each for each in keys if each in self._ends_ns), keys[0])
-            keys.remove(ended)
+        if len(keys) >= SAME_RECEIVED:
+            ended = next((each for each in keys if each in self._ends_ns), None)
+            if ended is None and _OTHERS not in keys:
+                keys[0] = _OTHERS
+            else:
+                keys.remove(keys[1] if ended is None else ended)
         _remember(self._received, carried, [*keys, key])
 
     def publish(self, key: int, tgid: int, published: Published | None) -> None:
@@ -226,7 +231,7 @@ class Identities:
             keys = self._received.get(carried, [])
             if key in keys:
                 keys.remove(key)
-            if not keys:
+            if keys in ([], [_OTHERS]):
                 self._received.pop(carried, None)
 
     def context(self, key: int) -> Context | None:
@@ -305,7 +310,7 @@ class Identities:
             received = self._received_before(opened, parent)
             if not received and self._defer:
                 return Identity(context=Context(parent.trace_id, parent.span_id, parent.flags), own=False)
-            if len(received) != 1:
+            if len(received) != 1 or _OTHERS in self._received[_carried(opened.tgid, parent)]:
                 return self._below(opened, parent)
             served = received[0]
         published = self._published.get(opened.key)
