@@ -42,8 +42,11 @@ class JobDifferences(Struct, frozen=True, kw_only=True):
 
 
 def is_report(path: Path) -> bool:
-    """Whether a file is one JSON object with facts. Raises :class:`OtelgpuError` where it cannot be read."""
-    return not is_capture(path) and _facts(path) is not None
+    """Whether a file is one JSON object with facts; of one that cannot be read it is for others to say why."""
+    try:
+        return not is_capture(path) and _facts(path) is not None
+    except OtelgpuError:
+        return False
 
 
 def compare(before: Path, after: Path) -> JobDifferences:

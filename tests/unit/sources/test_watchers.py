@@ -145,4 +145,5 @@ def test_every_familys_live_side_is_found() -> None:
         "otelgpu.families.gpu.devices",
         "otelgpu.families.rdma",
         "otelgpu.families.steps.training",
+        "otelgpu.families.switches",
     }
