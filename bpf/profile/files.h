@@ -53,7 +53,7 @@ int file_exit(struct syscall_exit *exit)
 	record->other = file_number(slow.file) << FILE_NUMBER_SHIFT | slow.api;
 	record->status = slow.status;
 	bpf_get_current_comm(record->name, sizeof(record->name));
-	record->path_end = read_file_path(slow.file, record->path);
+	record->path_end = read_file_path(slow.file, (struct path_names *)record->path);
 	record->deleted = is_deleted(slow.file);
 	if (record->path_end == PATH_UNREADABLE)
 		count(COUNTER_FILE_UNREADABLE);
