@@ -97,5 +97,5 @@ CASES: Final[Mapping[str, Case]] = {
     "collected": Case(cause="garbage_collection", says=("collected", "every 9th of 54 steps")),
     "shell": Case(cause="subprocess", says=("shell", "every 6th of")),
     "fresh_memory": Case(cause="page_faults", says=("fresh_memory",)),
-    "prefetched": Case(cause=""),
+    "made_ahead": Case(cause=""),
 }

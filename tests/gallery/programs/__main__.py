@@ -34,4 +34,6 @@ if __name__ == "__main__":
         well_used,
         products,
     )
-    next(found for module in modules if (found := getattr(module, name, None)) is not None)(folder)
+    defined = (vars(module).get(name) for module in modules)
+    (program,) = {each for each in defined if each is not None and each.__module__.startswith(__package__)}
+    program(folder)

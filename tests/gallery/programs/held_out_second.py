@@ -137,7 +137,7 @@ def fresh_memory(folder: Path) -> None:
             del buffer
 
 
-def prefetched(folder: Path) -> None:
+def made_ahead(folder: Path) -> None:
     """Healthy: a thread reads ahead, a bounded queue is never empty, and what is logged is kept in memory."""
     shard = folder / "shard.bin"
     shard.write_bytes(bytes(4 << 20))
