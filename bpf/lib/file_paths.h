@@ -64,6 +64,7 @@ __noinline int walk_path(struct path_walk *walk, struct path_names *names)
 {
 	struct dentry *dentry, *parent;
 	struct vfsmount *mount;
+	const unsigned char *name;
 	__u32 used;
 	long size;
 
@@ -71,7 +72,6 @@ __noinline int walk_path(struct path_walk *walk, struct path_names *names)
 		return 0;
 	dentry = walk->dentry;
 	mount = walk->mount;
-	used = walk->used;
 	walk->end = PATH_UNREADABLE;
 	if (!dentry || !mount)
 		return 0;
@@ -81,12 +81,13 @@ __noinline int walk_path(struct path_walk *walk, struct path_names *names)
 	}
 	if (dentry == BPF_CORE_READ(mount, mnt_root))
 		return leave_mount(walk);
+	name = BPF_CORE_READ(dentry, d_name.name);
+	used = walk->used; /* after all other reads: Linux 6.1 knows no bounds of what a call has pushed to the stack */
 	if (used > PATH_BYTES - PATH_NAME_BYTES) {
 		walk->end = PATH_CUT;
 		return 0;
 	}
-	size = bpf_probe_read_kernel_str(names->text + used, PATH_NAME_BYTES,
-					 BPF_CORE_READ(dentry, d_name.name));
+	size = bpf_probe_read_kernel_str(names->text + used, PATH_NAME_BYTES, name);
 	if (size <= 0 || size > PATH_NAME_BYTES)
 		return 0;
 	walk->used = used + size;
