@@ -13,6 +13,11 @@ AttributeValue = str | bool | int | float | tuple[str, ...]
 HOSTS: Final = ("host.name", "k8s.node.name", "host.id")
 """Resource attributes of which the first that is there names the host."""
 
+NAMESPACE: Final = "k8s.namespace.name"
+POD_NAME: Final = "k8s.pod.name"
+POD_UID: Final = "k8s.pod.uid"
+"""Whose a process is, in Kubernetes."""
+
 OF_MACHINE: Final = ("host.", "os.", "cloud.", "k8s.node.", "k8s.cluster.", "telemetry.")
 """How keys begin of what holds for every process of a host, in any pod, that one agent reports."""
 

@@ -16,9 +16,6 @@ from msgspec import Struct
 
 _MAX_NAME: Final = 253  # a DNS subdomain, as names of objects are
 
-NAMESPACE: Final = "k8s.namespace.name"
-POD_NAME: Final = "k8s.pod.name"
-POD_UID: Final = "k8s.pod.uid"
 NODE: Final = "k8s.node.name"
 CONTAINER: Final = "k8s.container.name"
 CONTAINER_ID: Final = "container.id"

@@ -22,14 +22,21 @@ from msgspec import Struct
 
 from otelgpu.model.inputs import LossCounted
 from otelgpu.model.losses import LossReports, Reasons
-from otelgpu.model.resource import GO, OF_MACHINE, AttributeValue, Resource, resource, unnamed
+from otelgpu.model.resource import (
+    GO,
+    NAMESPACE,
+    OF_MACHINE,
+    POD_NAME,
+    POD_UID,
+    AttributeValue,
+    Resource,
+    resource,
+    unnamed,
+)
 from otelgpu.processes.kubernetes import (
     CONTAINER,
     CONTAINER_ID,
-    NAMESPACE,
     NODE,
-    POD_NAME,
-    POD_UID,
     OwnPod,
 )
 from otelgpu.processes.listing import PYTHON, ProcessFacts, executable_name, guess_service_name

@@ -8,7 +8,7 @@ from typing import Final
 from msgspec import Struct, field
 
 from otelgpu.model.job import JOB_ID, JOB_LOCAL_RANK, JOB_RANK
-from otelgpu.model.resource import HOSTS, AttributeValue
+from otelgpu.model.resource import HOSTS, NAMESPACE, POD_NAME, AttributeValue
 
 MOST_NODES: Final = 1 << 14
 MOST_PROCESSES: Final = 1 << 18
@@ -66,7 +66,7 @@ class Owners(Struct):
         racks = (self.rack_attribute,) if self.rack_attribute else RACKS
         place.rack = place.rack or next((shown(described[key]) for key in racks if described.get(key)), "")
         place.cluster = place.cluster or shown(described.get("k8s.cluster.name", ""))
-        pod, service = shown(described.get("k8s.pod.name", "")), shown(described.get("service.name", ""))
+        pod, service = shown(described.get(POD_NAME, "")), shown(described.get("service.name", ""))
         pid = whole(described.get("process.pid"), 0)
         key = host, pid, pod, service
         number = self.numbers.get(key)
@@ -81,7 +81,7 @@ class Owners(Struct):
                     host=host,
                     service=service,
                     pid=pid,
-                    namespace=shown(described.get("k8s.namespace.name", "")),
+                    namespace=shown(described.get(NAMESPACE, "")),
                     pod=pod,
                 )
             )

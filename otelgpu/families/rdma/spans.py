@@ -23,7 +23,7 @@ from otelgpu.families.rdma.queue_pairs import QueuePair
 from otelgpu.model.context import NO_SPAN, SAMPLED, Context
 from otelgpu.model.ids import span_ids, trace_ids
 from otelgpu.model.process_numbers import process_id
-from otelgpu.model.resource import Resource
+from otelgpu.model.resource import NAMESPACE, POD_NAME, Resource
 from otelgpu.model.spans import Links, SpanColumns, SpanKind, StatusCode, Text, attributes_of_rows
 
 CONNECTION_SEED: Final = 0x7264_6D61
@@ -133,8 +133,8 @@ def peer_attributes(tgid: int, resource: Resource) -> dict[str, Any]:
     found: dict[str, Any] = {qp.PEER_PID: process_id(tgid)}
     for key, name in (
         (qp.PEER_SERVICE, "service.name"),
-        (qp.PEER_POD, "k8s.pod.name"),
-        (qp.PEER_NAMESPACE, "k8s.namespace.name"),
+        (qp.PEER_POD, POD_NAME),
+        (qp.PEER_NAMESPACE, NAMESPACE),
     ):
         value = resource.get(name)
         if isinstance(value, str) and value:

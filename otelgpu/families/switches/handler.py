@@ -15,14 +15,11 @@ from otelgpu.engine.services import Services
 from otelgpu.families.switches import names
 from otelgpu.families.switches.switching import Change, Limits, Switching
 from otelgpu.model.events import Event
-from otelgpu.model.resource import AttributeValue
+from otelgpu.model.resource import NAMESPACE, POD_NAME, POD_UID, AttributeValue
 from otelgpu.model.settings import Detail, SignalSettings
 from otelgpu.model.switches import SwitchesRead
 from otelgpu.model.text import printable
 
-_POD_UID: Final = "k8s.pod.uid"
-_POD_NAME: Final = "k8s.pod.name"
-_NAMESPACE: Final = "k8s.namespace.name"
 _REFUSALS: Final = 20
 """That have an event, a minute."""
 _MINUTE_S: Final = 60.0
@@ -72,7 +69,7 @@ class SwitchHandler:
         wanted = self._switching.raised(self._now_s())
         raised: dict[int, Detail] = {}
         if wanted:
-            members = self._session.processes.having(_POD_UID)
+            members = self._session.processes.having(POD_UID)
             raised = {tgid: wanted[str(uid)] for tgid, uid in members if uid in wanted}
             self._services.wake()
         if raised != self._raised:
@@ -101,9 +98,9 @@ class SwitchHandler:
         attributes: dict[str, AttributeValue] = {
             names.STATE: change.state,
             names.VALUE: printable(switch.value),
-            _POD_UID: printable(switch.uid),
-            _POD_NAME: printable(switch.pod),
-            _NAMESPACE: printable(switch.namespace),
+            POD_UID: printable(switch.uid),
+            POD_NAME: printable(switch.pod),
+            NAMESPACE: printable(switch.namespace),
         }
         if change.reason:
             attributes[names.REASON] = change.reason

@@ -129,11 +129,11 @@ def decode(data: bytes | msgspec.Raw, wanted: Any, descriptors: Sequence[int] = 
             return Descriptor(descriptors[item])
         if kind is np.ndarray:
             return _array(*item)
-        raise NotImplementedError(kind)
+        raise TypeError(f"{kind.__name__} is not sent")
 
     try:
         return msgspec.msgpack.decode(data, type=wanted, dec_hook=made)
-    except (msgspec.MsgspecError, IndexError, TypeError, ValueError, NotImplementedError) as error:
+    except (msgspec.MsgspecError, IndexError, TypeError, ValueError) as error:
         raise MessageError(f"not a message that was to come: {error}") from error
 
 
