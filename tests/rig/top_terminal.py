@@ -23,6 +23,7 @@ from tests.rig.llm_server import LlmServer
 
 LIMIT_S: Final = 90.0
 _STEERING: Final = re.compile(rb"\x1b(?:\[[0-9;?<>=]*[ -/]*[@-~]|[()][0-9A-Z]|[=>78]|P[^\x1b]*\x1b\\)")
+_SIZES: Final = ("COLUMNS", "LINES")  # where they are set, they are believed, not the terminal
 LEAVES_SCREEN: Final = b"\x1b[?1049l"
 
 
@@ -39,7 +40,8 @@ class Terminal:
             stdin=line,
             stdout=line,
             stderr=line,
-            env={**os.environ, "TERM": "xterm-256color"},
+            env={key: value for key, value in os.environ.items() if key not in _SIZES}
+            | {"TERM": "xterm-256color"},
             start_new_session=True,
         )
 

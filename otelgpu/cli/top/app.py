@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 from typing import ClassVar, Final
 
+from rich.console import RenderableType
 from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
@@ -112,6 +113,7 @@ class TopApp(App[None]):
         self._labels: dict[str, str] = {}
         self._latest: Frame | None = None
         self._paused = False
+        self._is_mounting = self._ends_once_mounted = False
         self._messages: deque[str] = deque(maxlen=_MESSAGES)
         self._fading: Timer | None = None
         self._headline = Static(classes="headline")
@@ -155,10 +157,24 @@ class TopApp(App[None]):
         self._tabs.can_focus = False
         for name, board in self._boards.items():
             board.display = name == self._view
+        self._is_mounting = True
         await self._place.mount(self._tabs, *self._boards.values())
+        self._is_mounting = False
+        if self._ends_once_mounted:
+            self.exit()
+            return
         self._views = views
         self.refresh_bindings()
         self._draw()
+
+    def exit(
+        self, result: None = None, return_code: int = 0, message: RenderableType | None = None
+    ) -> None:
+        """See :meth:`textual.app.App.exit`: tabs that are half mounted when it comes raise."""
+        if self._is_mounting:
+            self._ends_once_mounted = True
+        else:
+            super().exit(result, return_code, message)
 
     def _label(self, number: int, view: TopView) -> str:
         """Faint where there is nothing yet."""
