@@ -101,6 +101,22 @@ async def started(program: Driven, view: str | None = None, **more: Any) -> None
     await program.pilot.pause()
 
 
+@pytest.mark.parametrize("turns", [0, 1, 2, 4, 8, 16, 32, 64])
+def test_it_can_be_ended_while_its_tabs_are_made(turns: int) -> None:
+    """``turns``: of the event loop, since they began to be made."""
+
+    async def scenario(program: Driven) -> None:
+        made = asyncio.create_task(program.app._take(setup()))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        program.app.exit()
+        await made
+        await program.until(lambda: not program.app.is_running)
+
+    app = run(scenario)
+    assert app.return_code == 0
+
+
 def test_something_is_drawn_before_there_is_anything() -> None:
     async def scenario(program: Driven) -> None:
         await program.shows("otelgpu top", "starting …", "q Quit")

@@ -113,7 +113,7 @@ class TopApp(App[None]):
         self._labels: dict[str, str] = {}
         self._latest: Frame | None = None
         self._paused = False
-        self._is_mounting = self._ends_once_mounted = False
+        self._is_mounting = self._is_ending = False
         self._messages: deque[str] = deque(maxlen=_MESSAGES)
         self._fading: Timer | None = None
         self._headline = Static(classes="headline")
@@ -137,6 +137,8 @@ class TopApp(App[None]):
 
     async def _set_up(self, setup: Setup) -> None:
         """Make the tabs, and the tables of each."""
+        if self._is_ending:
+            return
         views = {each.name: each for each in setup.views}
         self._view, self._has_chosen = setup.view or setup.views[0].name, setup.view is not None
         self._shelf.choices.sort = setup.sort
@@ -160,20 +162,17 @@ class TopApp(App[None]):
         self._is_mounting = True
         await self._place.mount(self._tabs, *self._boards.values())
         self._is_mounting = False
-        if self._ends_once_mounted:
+        if self._is_ending:
             self.exit()
             return
         self._views = views
         self.refresh_bindings()
         self._draw()
 
-    def exit(
-        self, result: None = None, return_code: int = 0, message: RenderableType | None = None
-    ) -> None:
-        """See :meth:`textual.app.App.exit`: tabs that are half mounted when it comes raise."""
-        if self._is_mounting:
-            self._ends_once_mounted = True
-        else:
+    def exit(self, result: None = None, return_code: int = 0, message: RenderableType | None = None) -> None:
+        """See :meth:`textual.app.App.exit`: it waits for tabs that are half mounted, for these would raise."""
+        self._is_ending = True
+        if not self._is_mounting:
             super().exit(result, return_code, message)
 
     def _label(self, number: int, view: TopView) -> str:
