@@ -22,6 +22,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from msgspec import Struct
+
 from otelgpu.kernel.heap import give_back
 from otelgpu.model.shares import Headroom
 
@@ -37,6 +39,9 @@ LEVELS: Final = 1 + Headroom.MOST_STEPS
 _LOOK_EVERY_S: Final = 0.25
 _CALM_S: Final = 10.0
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+_NO_LIMIT: Final = 1 << 62
+"""In version 1 no limit is the last page below 2⁶³ bytes."""
+_LONGEST_NUMBER: Final = 32
 _log = logging.getLogger("otelgpu.memory")
 
 
@@ -110,14 +115,34 @@ class MemoryLimit:
         return used >> 20, self.limit_bytes >> 20
 
 
+class _Version(Struct, frozen=True, kw_only=True):
+    """What a version of control groups calls the files of one."""
+
+    limit: str
+    used: str
+    reclaimable: tuple[str, ...]  # fields of memory.stat
+
+
+_OF_VERSION_2: Final = _Version(  # Documentation/admin-guide/cgroup-v2.rst
+    limit="memory.max", used="memory.current", reclaimable=("inactive_file", "slab_reclaimable")
+)
+_OF_VERSION_1: Final = _Version(  # Documentation/admin-guide/cgroup-v1/memory.rst
+    limit="memory.limit_in_bytes", used="memory.usage_in_bytes", reclaimable=("total_inactive_file",)
+)
+
+
 class Container:
-    """The memory cgroup of this program, as far as it shows: ``memory.max`` of it and of those around it."""
+    """The memory cgroup of this program, as far as it shows: what it may have, and what those around it may.
+
+    Of version 2, or of version 1 where the memory controller is in a hierarchy of that (also beside version 2).
+    """
 
     def __init__(self, *, proc: Path = Path("/proc/self"), root: Path = Path("/sys/fs/cgroup")) -> None:
         self._folder: Path | None = None
+        self._version, folders = _folders(proc, root)
         least = 0
-        for folder in _folders(proc, root):
-            limit = _number(folder / "memory.max")
+        for folder in folders:
+            limit = _number(folder / self._version.limit)
             if limit and (not least or limit < least):
                 self._folder, least = folder, limit
 
@@ -125,11 +150,19 @@ class Container:
         """How much this program may have, which has ``used``, beside all else that is charged there; 0: any."""
         if self._folder is None:
             return 0
-        most, now = _number(self._folder / "memory.max"), _number(self._folder / "memory.current")
+        most, now = _number(self._folder / self._version.limit), _number(self._folder / self._version.used)
         if not most or not now:
             return 0
-        others = max(now - _reclaimable(self._folder / "memory.stat") - used, 0)
+        others = max(now - self._reclaimable(self._folder) - used, 0)
         return max(int(OF_CONTAINER * most) - others, 1)
+
+    def _reclaimable(self, folder: Path) -> int:
+        """What the kernel takes back before it ends anybody: files that were read long ago."""
+        try:
+            fields = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            return sum(int(fields.get(name, 0)) for name in self._version.reclaimable)
+        except (OSError, ValueError):
+            return 0
 
 
 def resident_bytes() -> int:
@@ -147,32 +180,34 @@ def end_first() -> None:
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
-def _folders(proc: Path, root: Path) -> list[Path]:
-    """Of this program in the hierarchy of version 2, innermost first; none where that is not mounted."""
+def _folders(proc: Path, root: Path) -> tuple[_Version, list[Path]]:
+    """Of this program in the hierarchy with the memory controller, innermost first; none where that is not mounted."""
     try:
-        lines = (proc / "cgroup").read_text().splitlines()
+        lines = [line.split(":", 2) for line in (proc / "cgroup").read_text().splitlines()]
     except OSError:
-        return []
-    own = next((line.partition("::")[2] for line in lines if line.startswith("0::/")), None)
-    if own is None or ".." in own:
-        return []
+        return _OF_VERSION_2, []
+    paths = {controller: rest[1] for _, *rest in lines if len(rest) == 2 for controller in rest[0].split(",")}
+    if "memory" in paths:
+        version, own, root = _OF_VERSION_1, paths["memory"], root / "memory"
+    else:
+        version, own = _OF_VERSION_2, paths.get("", "")
+        root = root / "unified" if (root / "unified").is_dir() else root  # beside hierarchies of version 1
+    if not own.startswith("/") or ".." in own:
+        return version, []
     folder = root / own.lstrip("/")
-    return [folder, *(parent for parent in folder.parents if parent == root or root in parent.parents)]
+    if not folder.is_dir():
+        return version, [root]  # of a container that does not see where in the host's hierarchy it is
+    return version, [
+        folder,
+        *(parent for parent in folder.parents if parent == root or root in parent.parents),
+    ]
 
 
 def _number(path: Path) -> int:
-    """0 for "max", and where it cannot be read."""
+    """0 for "max" and what version 1 has for it, and where it cannot be read."""
     try:
         text = path.read_text().strip()
     except OSError:
         return 0
-    return int(text) if text.isdecimal() else 0
-
-
-def _reclaimable(path: Path) -> int:
-    """What the kernel takes back before it ends anybody: files that were read long ago."""
-    try:
-        fields = dict(line.split() for line in path.read_text().splitlines())
-        return int(fields.get("inactive_file", 0)) + int(fields.get("slab_reclaimable", 0))
-    except (OSError, ValueError):
-        return 0
+    number = int(text) if text.isdecimal() and len(text) < _LONGEST_NUMBER else 0
+    return number if number < _NO_LIMIT else 0

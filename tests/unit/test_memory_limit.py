@@ -125,7 +125,78 @@ def test_the_narrowest_of_the_containers_around_counts(tmp_path: Path) -> None:
     assert found.left_for(300) == 900
 
 
-@pytest.mark.parametrize("own", ["", "1:memory:/x\n", "0::/../elsewhere\n", "0::/gone\n"])
+def legacy(folder: Path, own: str, **files: str) -> Container:
+    """Of a hierarchy of version 1, with the names of its files; ``own``: /proc/self/cgroup."""
+    proc, root = folder / "proc", folder / "cgroup"
+    proc.mkdir()
+    (proc / "cgroup").write_text(own)
+    (root / "memory" / "pods" / "agent").mkdir(parents=True)
+    for name, text in files.items():
+        place, _, file = name.partition("__")
+        target = root / "memory" / {"top": "", "pod": "pods", "own": "pods/agent"}[place]
+        (target / f"memory.{file}").write_text(text)
+    return Container(proc=proc, root=root)
+
+
+HYBRID = "9:name=systemd:/\n4:memory:/pods/agent\n2:cpu,cpuacct:/elsewhere\n0::/system\n"
+NO_LIMIT = "9223372036854771712\n"
+
+
+def test_a_container_of_version_1_leaves_what_all_else_in_it_does_not_have(tmp_path: Path) -> None:
+    found = legacy(
+        tmp_path,
+        HYBRID,
+        top__limit_in_bytes=NO_LIMIT,
+        pod__limit_in_bytes=NO_LIMIT,
+        own__limit_in_bytes="1000\n",
+        own__usage_in_bytes="700\n",
+        own__stat="inactive_file 1\ntotal_rss 5\ntotal_inactive_file 100\n",
+    )
+    assert found.left_for(400) == 900 - (700 - 100 - 400)
+
+
+def test_the_narrowest_of_version_1_counts_and_one_without_a_limit_is_none(tmp_path: Path) -> None:
+    found = legacy(
+        tmp_path,
+        HYBRID,
+        top__limit_in_bytes=NO_LIMIT,
+        pod__limit_in_bytes="1000\n",
+        pod__usage_in_bytes="300\n",
+        pod__stat="",
+        own__limit_in_bytes=NO_LIMIT,
+    )
+    assert found.left_for(300) == 900
+
+
+def test_a_container_that_sees_only_its_own_part_of_version_1_has_its_limit(tmp_path: Path) -> None:
+    found = legacy(
+        tmp_path,
+        "4:memory:/docker/0123\n",  # the host's path, which is not in the container
+        top__limit_in_bytes="1000\n",
+        top__usage_in_bytes="400\n",
+        top__stat="",
+    )
+    assert found.left_for(400) == 900
+
+
+@pytest.mark.parametrize("limit", [NO_LIMIT, "-1\n", "9" * 5000, "", "some"])
+def test_what_is_no_limit_in_version_1_is_none(tmp_path: Path, limit: str) -> None:
+    found = legacy(tmp_path, HYBRID, own__limit_in_bytes=limit, own__usage_in_bytes="1\n", own__stat="")
+    assert found.left_for(1) == 0
+
+
+def test_with_memory_in_version_2_beside_version_1_it_is_where_that_is_mounted(tmp_path: Path) -> None:
+    (tmp_path / "cgroup" / "unified" / "pods" / "agent").mkdir(parents=True)
+    for name, text in {"max": "1000\n", "current": "300\n", "stat": ""}.items():
+        (tmp_path / "cgroup" / "unified" / "pods" / "agent" / f"memory.{name}").write_text(text)
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / "cgroup").write_text("1:cpu:/\n0::/pods/agent\n")
+    assert Container(proc=tmp_path / "proc", root=tmp_path / "cgroup").left_for(300) == 900
+
+
+@pytest.mark.parametrize(
+    "own", ["", "1:memory:/x\n", "1:memory:/../x\n", "0::/../elsewhere\n", "0::/gone\n", "0\n::\n"]
+)
 def test_without_a_container_that_can_be_read_there_is_no_limit_of_one(tmp_path: Path, own: str) -> None:
     assert container(tmp_path, own=own).left_for(1) == 0
 
