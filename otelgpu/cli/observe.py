@@ -52,6 +52,7 @@ from otelgpu.kernel.scope import Scope
 from otelgpu.kernel.stop_guard import StopGuard
 from otelgpu.processes.libraries import resolve_program
 from otelgpu.processes.listing import descendants
+from otelgpu.processes.reader.forker import session_forker
 from otelgpu.sources.joint import JointSource, Source
 from otelgpu.sources.live import LiveSource
 
@@ -204,6 +205,7 @@ def observe_processes(
     require_observable(tgids)
     guidance = _guidance(config, capture)
     with ExitStack() as opened:
+        guard = opened.enter_context(closing(_forked_early()))
         with only_new_looked_through():
             members = dict.fromkeys(member for tgid in tgids for member in (tgid, *descendants(tgid)))
             calls = injected_source(config) if inject else None
@@ -215,7 +217,9 @@ def observe_processes(
             for member in members:
                 source.observe(member)
         living = opened.enter_context(RunningProcesses(members))
-        return _observe_until(config, source, planned, guidance, named(tgids), duration, quiet, living=living)
+        return _observe_until(
+            config, source, planned, guard, guidance, named(tgids), duration, quiet, living=living
+        )
 
 
 def observe_everything(
@@ -239,6 +243,7 @@ def observe_everything(
         )
     guidance = guidance or _guidance(config, capture)
     with ExitStack() as opened:
+        guard = opened.enter_context(closing(_forked_early()))
         with only_new_looked_through():
             injected = injected_source(config) if config.source == "inject" else None
             source = _opened(opened, config, agent_scope(config), injected)
@@ -247,14 +252,24 @@ def observe_everything(
                 source.prepare_file(injected.library)
             source.observe_running()
         return _observe_until(
-            config, source, planned, guidance, "every matching process", duration, quiet, reloads
+            config, source, planned, guard, guidance, "every matching process", duration, quiet, reloads
         )
+
+
+def _forked_early() -> StopGuard:
+    """The guard, and the process that forks readers' workers: while there is little that they keep for themselves.
+
+    One right after the other, so that what this program changes afterwards is theirs together.
+    """
+    session_forker()
+    return StopGuard()
 
 
 def _observe_until(
     config: Config,
     source: Source,
     planned: wiring.Plan,
+    guard: StopGuard,
     guidance: Guidance,
     what: str,
     duration: float | None,
@@ -262,7 +277,6 @@ def _observe_until(
     reloads: Reloads | None = None,
     living: RunningProcesses | None = None,
 ) -> int:
-    guard = StopGuard()  # before exporters start threads: it forks
     with only_new_looked_through():
         session = wiring.Agent(source, planned)
     until = time.monotonic() + duration if duration is not None else None

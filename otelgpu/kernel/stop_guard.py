@@ -32,7 +32,8 @@ _SAYS: Final = b"otelgpu: asked to stop, but hung: killed; what was not exported
 class StopGuard:
     """Within ``with``, for the main thread: who is asked to stop and does not say :meth:`noticed` in time is killed.
 
-    To be made before there are threads: it forks.
+    To be made before there are threads: it forks. The sooner, the less memory the child keeps that this process has
+    changed since: its pages are the child's alone then. :meth:`close` ends it, also where it was never entered.
     """
 
     def __init__(self, grace_s: float = GRACE_SECONDS) -> None:
@@ -52,6 +53,12 @@ class StopGuard:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         signal.set_wakeup_fd(-1)
+        self.close()
+
+    def close(self) -> None:
+        """End the child; idempotent."""
+        if self._pipe < 0:
+            return
         os.close(self._pipe)
         self._pipe = -1
         with suppress(ProcessLookupError):

@@ -16,9 +16,12 @@ from typing import Final
 
 from otelgpu.processes.reader.accounts import Owners
 from otelgpu.processes.reader.client import Limits, Reader, ReaderError
+from otelgpu.processes.reader.forker import Forker, session_forker
 from otelgpu.processes.reader.messages import question
+from otelgpu.processes.reader.server import Confinement
 from otelgpu.symbols.demangle import MAX_NAME_LENGTH, demangle
 
+_MODULES: Final = ("otelgpu.symbols.libstdcxx",)
 _LIMITS: Final = Limits(busy_s=0.05, wall_s=0.5, advance_s=0.2, failure_s=5.0)
 """A name takes some 20 µs, the worst that are let through to libstdc++ some 10 ms; all others wait for who asks."""
 
@@ -39,9 +42,8 @@ def demangled(name: str) -> str:
 class Demangler:
     """Asks a reader of its own, and remembers the answers."""
 
-    def __init__(self, limits: Limits = _LIMITS) -> None:
-        demangle("_Z1fv")  # libstdc++ is loaded before the worker is shut in
-        self._reader = Reader(limits)
+    def __init__(self, limits: Limits = _LIMITS, *, forker: Forker | None = None) -> None:
+        self._reader = Reader(limits, Confinement(modules=_MODULES), forker=forker)
         self._known: OrderedDict[str, str] = OrderedDict()
         self._owners = Owners()
 
@@ -78,4 +80,4 @@ class Demangler:
 @cache
 def session_demangler() -> Demangler:
     """The one of this program. To be asked for before there are threads: the first time, it forks."""
-    return Demangler()
+    return Demangler(forker=session_forker())

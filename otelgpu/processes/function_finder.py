@@ -23,6 +23,7 @@ from otelgpu.processes.go_functions import MOST_RETURNS, GoFunctions, go_entries
 from otelgpu.processes.linked_tls import linked_tls
 from otelgpu.processes.reader.accounts import Accounts, Owner
 from otelgpu.processes.reader.client import Limits, Reader
+from otelgpu.processes.reader.forker import Forker, session_forker
 from otelgpu.processes.reader.messages import Descriptor, question
 from otelgpu.processes.reader.server import Confinement
 from otelgpu.processes.runtimes import linked_runtimes
@@ -103,8 +104,8 @@ def image_of(file: Descriptor) -> ElfImage:
 class FunctionFinder:
     """Asks a reader of its own."""
 
-    def __init__(self, limits: Limits = _LIMITS) -> None:
-        self._reader = Reader(limits, Confinement(modules=DECOMPRESSOR_MODULES))
+    def __init__(self, limits: Limits = _LIMITS, *, forker: Forker | None = None) -> None:
+        self._reader = Reader(limits, Confinement(modules=DECOMPRESSOR_MODULES), forker=forker)
         self._names: tuple[Set[str], tuple[str, ...]] = frozenset(), ()
 
     @property
@@ -157,4 +158,4 @@ class FunctionFinder:
 @cache
 def session_function_finder() -> FunctionFinder:
     """The one of this program. To be asked for before there are threads: the first time, it forks."""
-    return FunctionFinder()
+    return FunctionFinder(forker=session_forker())

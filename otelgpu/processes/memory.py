@@ -22,6 +22,7 @@ from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from otelgpu.processes.reader.accounts import Owner, Owners
 from otelgpu.processes.reader.client import Limits, Reader
+from otelgpu.processes.reader.forker import Forker, session_forker
 from otelgpu.processes.reader.messages import Descriptor, question
 
 P = ParamSpec("P")
@@ -76,8 +77,8 @@ class OpenMemory:
 class ProcessMemory:
     """Opens memories, and reads them with a reader of its own."""
 
-    def __init__(self, limits: Limits = _LIMITS) -> None:
-        self._reader = Reader(limits)
+    def __init__(self, limits: Limits = _LIMITS, *, forker: Forker | None = None) -> None:
+        self._reader = Reader(limits, forker=forker)
         self._owners = Owners()
 
     @property
@@ -107,4 +108,4 @@ class ProcessMemory:
 @cache
 def session_memory() -> ProcessMemory:
     """The one of this program. To be asked for before there are threads: the first time, it forks."""
-    return ProcessMemory()
+    return ProcessMemory(forker=session_forker())

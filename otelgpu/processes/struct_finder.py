@@ -18,6 +18,7 @@ from otelgpu.elf.struct_member import Member
 from otelgpu.processes.function_finder import image_of
 from otelgpu.processes.reader.accounts import Owner
 from otelgpu.processes.reader.client import Limits, Reader
+from otelgpu.processes.reader.forker import Forker, session_forker
 from otelgpu.processes.reader.messages import Descriptor, question
 from otelgpu.processes.reader.server import Confinement
 
@@ -64,8 +65,8 @@ class _Wanted(NamedTuple):
 class StructFinder:
     """Asks a reader of its own, one question at a time, in the order in which they came."""
 
-    def __init__(self, limits: Limits = _LIMITS) -> None:
-        self._reader = Reader(limits, Confinement(modules=_MODULES))
+    def __init__(self, limits: Limits = _LIMITS, *, forker: Forker | None = None) -> None:
+        self._reader = Reader(limits, Confinement(modules=_MODULES), forker=forker)
         self._wanted: SimpleQueue[_Wanted] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -95,4 +96,4 @@ class StructFinder:
 @cache
 def session_struct_finder() -> StructFinder:
     """The one of this program. To be asked for before there are threads: the first time, it forks."""
-    return StructFinder()
+    return StructFinder(forker=session_forker())

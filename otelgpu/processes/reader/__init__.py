@@ -8,6 +8,7 @@ ends that question, with an error that is counted; the next one has a new worker
 
 - ``messages``: questions, and how they and their answers go over a socket;
 - ``server``: the process that forks workers, and a worker;
+- ``forker``: that process as the agent sees it, which readers may share;
 - ``client``: asks, waits no longer than it says, charges the time to whom the question is about;
 - ``door``: opens files that others name, in the worker.
 """

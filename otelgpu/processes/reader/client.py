@@ -21,8 +21,8 @@ from msgspec import Struct
 
 from otelgpu.kernel.readable import is_readable
 from otelgpu.model.losses import Reasons
-from otelgpu.processes.reader import server
 from otelgpu.processes.reader.accounts import Accounts, Owner
+from otelgpu.processes.reader.forker import Forker
 from otelgpu.processes.reader.messages import (
     Answered,
     Asked,
@@ -34,6 +34,7 @@ from otelgpu.processes.reader.messages import (
     receive,
     send,
 )
+from otelgpu.processes.reader.server import Confinement
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -88,16 +89,24 @@ class Limits(Struct, frozen=True, kw_only=True):
 class Reader:
     """Workers, one at a time; made anew when one is gone. For one thread.
 
-    To be made before threads are: it forks. ``counters``: those of :data:`REASONS`. ``accounts``: what each
-    owner has left.
+    ``forker``: who forks them, for others too; without, one of its own, and it is to be made before threads are.
+    ``counters``: those of :data:`REASONS`. ``accounts``: what each owner has left.
     """
 
-    def __init__(self, limits: Limits | None = None, confinement: server.Confinement | None = None) -> None:
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        confinement: Confinement | None = None,
+        *,
+        forker: Forker | None = None,
+    ) -> None:
         self.counters: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
         self._limits = limits or Limits()
-        confinement = confinement or server.Confinement()
+        confinement = confinement or Confinement()
         self._worker_s = confinement.cpu_seconds / 2
-        self._forker, self._requests = server.start(confinement)
+        used = forker or Forker(confinement.needs, confinement.modules)
+        self._own = used if forker is None else None
+        self._requests = used.connect(confinement)
         self._requests.settimeout(self._limits.start_s)
         self._worker: _Worker | None = None
         self.accounts = Accounts(share=self._limits.share, advance_s=self._limits.advance_s)
@@ -162,12 +171,8 @@ class Reader:
             self._worker.end()
             self._worker = None
         self._requests.close()
-        if self._forker:
-            with suppress(ProcessLookupError):
-                os.kill(self._forker, signal.SIGKILL)
-            with suppress(ChildProcessError):
-                os.waitpid(self._forker, 0)
-            self._forker = 0
+        if self._own is not None:
+            self._own.close()
 
     def _start(self, function: Callable[..., object]) -> _Worker:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)

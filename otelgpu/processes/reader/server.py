@@ -1,4 +1,4 @@
-"""The child's side: one process that forks workers, because the agent soon has threads and much memory, and workers.
+"""The children's side: a process that forks workers, because the agent soon has threads and much memory, and workers.
 
 The first is made before that and reads nothing of anybody's; each worker answers over one socket until that ends.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import select
 import signal
 import socket
 import time
@@ -38,6 +39,9 @@ from otelgpu.processes.reader.messages import (
 _IGNORED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _STANDARD_ERROR: Final = 2
 _MESSAGE_CHARACTERS: Final = 500
+_TOLD_BYTES: Final = 4096
+_TOLD_WITHIN_S: Final = 1.0
+"""How long who forks has all privileges at least, to import what it is told of."""
 _IMPORTED_WHEN_NEEDED: Final = ("numpy.ma",)  # by numpy.unique and what is made of it
 
 
@@ -55,8 +59,17 @@ class Confinement(Struct, frozen=True, kw_only=True):
     descriptors: int = 64
 
 
-def start(confinement: Confinement) -> tuple[int, socket.socket]:
-    """The process that forks workers: its number, and the socket that it takes requests from."""
+class Told(Struct, array_like=True, frozen=True):
+    """What the agent tells who forks workers: of a reader, with the socket that it asks at, or only of modules."""
+
+    modules: tuple[str, ...]
+    memory_bytes: int = 0
+    cpu_seconds: int = 0
+    descriptors: int = 0
+
+
+def start(needs: tuple[Need, ...], modules: tuple[str, ...]) -> tuple[int, socket.socket]:
+    """The process that forks workers: its number, and the socket on which it is :class:`Told`."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     gc.freeze()  # what is there is shared with the child until somebody counts references in it
     child = os.fork()
@@ -64,7 +77,7 @@ def start(confinement: Confinement) -> tuple[int, socket.socket]:
         theirs.close()
         return child, ours
     try:
-        gc.enable()
+        gc.disable()  # what it has stays; workers collect
         os.setsid()
         for number in _IGNORED:
             signal.signal(number, signal.SIG_IGN)
@@ -72,43 +85,112 @@ def start(confinement: Confinement) -> tuple[int, socket.socket]:
         signal.signal(signal.SIGBUS, signal.SIG_DFL)  # a file that is cut off is the worker's end
         close_all_but({_STANDARD_ERROR, theirs.fileno()})
         logging.disable(logging.WARNING)  # what is given up here is no news of the session
-        for module in (*_IMPORTED_WHEN_NEEDED, *confinement.modules):
-            with suppress(ImportError):
-                import_module(module)
-        keep_only(confinement.needs)
-        _fork_workers(theirs, confinement)
+        _Forking(theirs, needs, modules).serve()
     finally:
         os._exit(0)
 
 
-def _fork_workers(requests: socket.socket, confinement: Confinement) -> None:
-    """A socket comes; a worker is made that answers on it, and its pidfd goes back."""
-    while True:
-        data, descriptors, _, _ = socket.recv_fds(requests, 16, 1)
+class _Forking:
+    """In the process that forks: it does what it is told, and imports meanwhile.
+
+    A socket comes from a reader; a worker is made that answers on it, and its pidfd goes back. The worker waits for the
+    modules of its own reader, and for no others.
+    """
+
+    def __init__(self, control: socket.socket, needs: tuple[Need, ...], modules: tuple[str, ...]) -> None:
+        self._control, self._needs = control, needs
+        self._readers: dict[int, tuple[socket.socket, Told]] = {}  # by descriptor
+        self._poll = select.poll()
+        self._poll.register(control, select.POLLIN)
+        self._waiting = dict.fromkeys((*_IMPORTED_WHEN_NEEDED, *modules))
+        self._keeps_all_until_s: float | None = time.monotonic() + _TOLD_WITHIN_S
+
+    def serve(self) -> None:
+        """Until the agent has closed all that it has of this."""
+        while True:
+            ready = [descriptor for descriptor, _ in self._poll.poll(self._wait_ms())]
+            if self._control.fileno() in ready and not self._told():
+                return
+            for each in ready:
+                if each in self._readers and not self._fork_for(*self._readers[each]):
+                    self._poll.unregister(each)
+                    self._readers.pop(each)[0].close()
+            if not ready:
+                self._import(next(iter(self._waiting), ""))
+                self._give_up()
+
+    def _wait_ms(self) -> float | None:
+        if self._waiting:
+            return 0
+        until_s = self._keeps_all_until_s
+        return None if until_s is None else max(until_s - time.monotonic(), 0) * 1e3
+
+    def _give_up(self) -> None:
+        """Of the privileges what is not to be kept, when there is nothing to import with them."""
+        until_s = self._keeps_all_until_s
+        if until_s is not None and not self._waiting and time.monotonic() >= until_s:
+            self._keeps_all_until_s = None
+            keep_only(self._needs)
+
+    def _import(self, module: str) -> None:
+        if module in self._waiting:
+            del self._waiting[module]
+            with suppress(ImportError):
+                import_module(module)
+            gc.freeze()  # for workers, as above
+
+    def _told(self) -> bool:
+        data, descriptors, _, _ = socket.recv_fds(self._control, _TOLD_BYTES, 1)
         if not data:
-            return
-        child = os.fork()
-        if child == 0:
-            connection = socket.socket(fileno=descriptors[0])
-            try:
-                close_all_but({_STANDARD_ERROR, descriptors[0]})
-                _work(connection, confinement)
-            finally:
-                os._exit(1)
-        os.close(descriptors[0])
-        with suppress(ProcessLookupError):
+            return False
+        told = msgspec.msgpack.decode(data, type=Told)
+        self._waiting |= dict.fromkeys(told.modules)
+        for each in descriptors:
+            self._readers[each] = socket.socket(fileno=each), told
+            self._poll.register(each, select.POLLIN)
+        return True
+
+    def _fork_for(self, reader: socket.socket, told: Told) -> bool:
+        data, descriptors, _, _ = socket.recv_fds(reader, 16, 1)
+        if not data or not descriptors:
+            return False
+        for module in (*_IMPORTED_WHEN_NEEDED, *told.modules):
+            self._import(module)
+        try:
+            child = os.fork()
+            if child == 0:
+                self._be_worker(descriptors[0], told)
             pidfd = os.pidfd_open(child)
-            socket.send_fds(requests, [str(child).encode()], [pidfd])
-            os.close(pidfd)
-            continue
-        requests.send(b"0")
+        except OSError:  # there can be no more processes, or it has ended already
+            answer, sent = b"0", []
+        else:
+            answer, sent = str(child).encode(), [pidfd]
+        try:
+            socket.send_fds(reader, [answer], sent)
+        except OSError:  # who asked is gone; others may ask
+            return False
+        finally:
+            for each in (*descriptors, *sent):
+                os.close(each)
+        return True
+
+    def _be_worker(self, descriptor: int, told: Told) -> NoReturn:
+        try:
+            connection = socket.socket(fileno=descriptor)
+            gc.enable()
+            close_all_but({_STANDARD_ERROR, descriptor})
+            if self._keeps_all_until_s is not None:
+                keep_only(self._needs)
+            _work(connection, told)
+        finally:
+            os._exit(1)
 
 
-def _work(connection: socket.socket, confinement: Confinement) -> NoReturn:
+def _work(connection: socket.socket, told: Told) -> NoReturn:
     confine(
-        memory_bytes=confinement.memory_bytes,
-        seconds=confinement.cpu_seconds,
-        descriptors=confinement.descriptors,
+        memory_bytes=told.memory_bytes,
+        seconds=told.cpu_seconds,
+        descriptors=told.descriptors,
     )
     connection.sendall(b"\0")  # it is shut in: questions may come
     while True:

@@ -11,8 +11,13 @@ from otelgpu.model.settings import Settings
 from otelgpu.processes.coverage import Inspection
 from otelgpu.processes.discovery import FEW_RECORDS, Discovery, Profiles
 from otelgpu.processes.probes import ProbePlacer
+from otelgpu.processes.reader.forker import session_forker
 
 _EVERYTHING: Final = 100.0  # percent of a core: whoever allows that wants all posts and polls counted
+
+
+def _prepare() -> None:
+    session_forker().prepare("otelgpu.families.rdma.discover.contexts")  # that is asked of a worker
 
 
 def _watch(loaded: LoadedFamily, placer: ProbePlacer, settings: Settings) -> tuple[object, ...]:
@@ -38,6 +43,7 @@ def _examine() -> Inspection:
 
 
 DISCOVERY: Final = Discovery(
+    prepare=_prepare,
     choose=lambda settings: FEW_RECORDS,
     watch={"verbs": _watch},
     profiles=Profiles(kinds=frozenset((ProfileKind.VERBS,)), suggested={"libibverbs": (ProfileKind.VERBS,)}),

@@ -6,6 +6,7 @@ import mmap
 import os
 import signal
 import socket
+import sys
 import time
 from dataclasses import dataclass
 
@@ -128,3 +129,15 @@ def wrong() -> int:
 def no_question() -> int:
     """Not to be asked."""
     return 1
+
+
+@question()
+def process() -> int:
+    """Who answers."""
+    return os.getpid()
+
+
+@question()
+def has_imported(names: tuple[str, ...]) -> int:
+    """How many of these modules are there."""
+    return sum(name in sys.modules for name in names)

@@ -17,10 +17,11 @@ import numpy as np
 import pytest
 
 from otelgpu.elf.image import ElfError
-from otelgpu.kernel.privileges.capabilities import OTHER_FILES
+from otelgpu.kernel.privileges.capabilities import OTHER_FILES, held
 from otelgpu.processes.reader import accounts
 from otelgpu.processes.reader.accounts import HOSTS, NOBODYS, Accounts, Owner, owner_of
 from otelgpu.processes.reader.client import Limits, Reader, ReaderError
+from otelgpu.processes.reader.forker import Forker
 from otelgpu.processes.reader.messages import Asked, Descriptor, MessageError, decode, receive
 from otelgpu.processes.reader.server import Confinement
 from tests.unit.processes.reader import questions
@@ -235,7 +236,7 @@ def test_a_message_that_promises_too_much_is_refused() -> None:
 
 def test_closing_leaves_no_process(reader: Reader) -> None:
     reader.ask(NOBODYS, questions.memory, 1)
-    forker = reader._forker
+    forker = reader._own.number
     workers = Path(f"/proc/{forker}/task/{forker}/children").read_text().split()
     assert len(workers) == 1
     reader.close()
@@ -243,3 +244,52 @@ def test_closing_leaves_no_process(reader: Reader) -> None:
     while any(Path("/proc", each).exists() for each in (str(forker), *workers)):
         assert time.monotonic() < until
         time.sleep(0.01)
+
+
+@pytest.fixture
+def forker() -> Iterator[Forker]:
+    made = Forker()
+    yield made
+    made.close()
+
+
+def children_of(number: int) -> list[str]:
+    return Path(f"/proc/{number}/task/{number}/children").read_text().split()
+
+
+def test_readers_that_share_who_forks_have_workers_and_limits_of_their_own(forker: Forker) -> None:
+    patient = Limits(busy_s=20, wall_s=60, advance_s=60)
+    with (
+        closing(Reader(patient, Confinement(memory_bytes=64 << 20), forker=forker)) as little,
+        closing(Reader(patient, forker=forker)) as much,
+    ):
+        with pytest.raises(ReaderError):
+            little.ask(NOBODYS, questions.memory, 100 << 20)
+        assert much.ask(NOBODYS, questions.memory, 100 << 20) == 100 << 20
+        assert little.ask(NOBODYS, questions.memory, 1) == 1
+        assert len(children_of(forker.number)) == 2
+        assert (little.counters["worker_died"], much.counters["worker_died"]) == (1, 0)
+
+
+def test_a_reader_that_is_closed_leaves_who_forks_to_the_others(forker: Forker) -> None:
+    first, second = Reader(QUICK, forker=forker), Reader(QUICK, forker=forker)
+    first._requests.send(b"worker")  # without the socket that goes with it
+    first.close()
+    with closing(second):
+        assert second.ask(NOBODYS, questions.memory, 1) == 1
+    assert forker.number and Path(f"/proc/{forker.number}").exists()
+
+
+def test_what_workers_need_is_imported_with_privileges_and_they_have_none_from_their_start() -> None:
+    assert not {"colorsys", "nturl2path"} & sys.modules.keys()
+    with closing(Forker(modules=("colorsys",))) as forker, closing(Reader(QUICK, forker=forker)) as reader:
+        forker.prepare("nturl2path")
+        number = reader.ask(NOBODYS, questions.process)
+        assert not held(Path(f"/proc/{number}")).permitted
+        until = time.monotonic() + 10
+        while held(Path(f"/proc/{forker.number}")).permitted:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        reader._worker.end()
+        reader._worker = None
+        assert reader.ask(NOBODYS, questions.has_imported, ("colorsys", "nturl2path", "none")) == 2
