@@ -150,7 +150,7 @@ def _prepared(
         planned = secured_plan(config, capture=capture, starts_program=True)
         if injected is not None:
             source.prepare_file(injected.library)  # where stacks of its calls are taken, when they are wanted
-        source.observe(child.pid)
+        source.observe(child.pid, execs=True)
         program = resolve_program(argv, dict(os.environ), Path.cwd(), source.library_names)
         for path in program.files:
             source.prepare_file(path)

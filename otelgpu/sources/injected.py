@@ -163,7 +163,7 @@ class InjectedSource:
             for tgid in self._present
         }
 
-    def observe(self, tgid: int) -> None:
+    def observe(self, tgid: int, *, execs: bool = False) -> None:
         """A process is in scope by its environment, not by its number; but it exists now, so threads may."""
         self._listener.start()
 

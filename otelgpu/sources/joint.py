@@ -53,8 +53,11 @@ class Source(Protocol):
     def attachments(self) -> Mapping[int, Attachment]:
         """The state of the libraries of each process that has some."""
 
-    def observe(self, tgid: int) -> None:
-        """Bring a process into scope."""
+    def observe(self, tgid: int, *, execs: bool = False) -> None:
+        """Bring a process into scope, and look at what it has mapped.
+
+        ``execs``: it is a fork of this program that is about to become another: what it has mapped is of no concern.
+        """
 
     def observe_running(self) -> None:
         """Look at the processes that run already."""
@@ -153,10 +156,10 @@ class JointSource:
         """Of both; a process's libraries are reported by the source of its calls."""
         return {**self._conversations.attachments, **self._calls.attachments}
 
-    def observe(self, tgid: int) -> None:
+    def observe(self, tgid: int, *, execs: bool = False) -> None:
         """Bring a process into scope of both."""
         for source in self._both:
-            source.observe(tgid)
+            source.observe(tgid, execs=execs)
 
     def observe_running(self) -> None:
         """Have both look."""

@@ -35,12 +35,7 @@ from otelgpu.kernel.scope import Scope, is_listed, keep_only, put_cgroup, put_pr
 from otelgpu.kernel.trace_context_map import shared_trace_contexts
 from otelgpu.kernel.uprobe_links import UprobeLinks, uprobe_links
 from otelgpu.model.codes import values_of
-from otelgpu.model.inputs import (
-    Batch,
-    CallsCounted,
-    Input,
-    Tick,
-)
+from otelgpu.model.inputs import Batch, CallsCounted, Input, Tick
 from otelgpu.model.losses import LossReports, Reasons
 from otelgpu.model.self_telemetry import Attachment, RingFill
 from otelgpu.processes.address_resolver import AddressResolver
@@ -277,15 +272,16 @@ class LiveSource:
 
     # -- scope ------------------------------------------------------------------------------------
 
-    def observe(self, tgid: int) -> None:
-        """Bring a process into scope and look at what it has mapped."""
+    def observe(self, tgid: int, *, execs: bool = False) -> None:
+        """See :class:`otelgpu.sources.joint.Source`."""
         self._watchers.enter(tgid)  # first: what it does then is known from its beginning
         if not put_process(self._loaded[_PROCESS], tgid):
             self.counters["scope_table_full"] += 1
             return
         self._processes.look_at(tgid)
         self._processes.see(tgid, clock.monotonic_ns())
-        self._look_at(tgid)
+        if not execs:
+            self._look_at(tgid)
 
     def observe_running(self) -> None:
         """Look at the processes that run already and are in scope, may come to be, or are admitted to it."""

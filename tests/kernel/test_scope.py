@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -44,6 +45,17 @@ os.waitpid(child, 0)
 print(os.getpid(), child)
 """
 
+# argv: a library that it maps, and one that the program that it becomes then calls 37 times.
+BECOMES_ANOTHER = """
+import ctypes, os, sys
+ctypes.CDLL(sys.argv[1])
+print("mapped", flush=True)
+sys.stdin.readline()
+os.execv(sys.executable, [sys.executable, "-c",
+    "import ctypes, sys; l = ctypes.CDLL(sys.argv[1])\\n"
+    "for _ in range(37): l.cudaDeviceSynchronize()", sys.argv[2]])
+"""
+
 
 def test_only_listed_processes_are_seen(watching: Watch) -> None:
     with start_cuda_client(calls=101) as listed, start_cuda_client(calls=103) as other:
@@ -76,6 +88,21 @@ def test_children_are_left_out_when_asked(watch: Watcher) -> None:
     parent, _ = family(watching, 37)
     assert watching.calls() == watching.calls(parent)
     assert watching.calls()["cudaDeviceSynchronize"] == 37
+
+
+def test_of_a_process_that_is_to_become_another_program_only_that_is_looked_at(
+    watching: Watch, tmp_path: Path
+) -> None:
+    mapped = tmp_path / "libcudart.so.12"
+    shutil.copyfile(fake_cudart_path(), mapped)
+    command = [sys.executable, "-c", BECOMES_ANOTHER, str(mapped), str(fake_cudart_path())]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "mapped\n"
+        watching.source.observe(process.pid, execs=True)
+        watching.source.prepare_file(fake_cudart_path())
+        assert [file.path for file in watching.source.probed_files] == [str(fake_cudart_path())]
+        watching.during(lambda: process.communicate("go\n"))
+    assert watching.calls() == watching.calls(process.pid) == {"cudaDeviceSynchronize": 37}
 
 
 def test_a_process_that_ended_leaves_the_scope(watching: Watch) -> None:

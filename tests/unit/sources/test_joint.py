@@ -48,8 +48,8 @@ class Scripted:
     def fileno(self) -> int:
         return 99
 
-    def observe(self, tgid: int) -> None:
-        self.asked.append(f"observe {tgid}")
+    def observe(self, tgid: int, *, execs: bool = False) -> None:
+        self.asked.append(f"observe {tgid}, {execs}" if execs else f"observe {tgid}")
 
     def observe_running(self) -> None:
         self.asked.append("observe_running")
@@ -107,6 +107,7 @@ def test_what_both_have_is_joined() -> None:
     ("ask", "expected"),
     [
         (lambda joint: joint.observe(7), "observe 7"),
+        (lambda joint: joint.observe(7, execs=True), "observe 7, True"),
         (lambda joint: joint.observe_running(), "observe_running"),
         (lambda joint: joint.prepare_file(Path("x")), "prepare x"),
         (lambda joint: joint.start_holding(), "start_holding"),
