@@ -136,19 +136,26 @@ class StepCalls:
 
     def roles(self, rows: Operations) -> Roles:
         """Shape (n,). A call that failed is OTHER: it launched nothing and waited for nothing."""
-        kinds = rows["kind"]
-        families = np.minimum(rows["family"], len(self._named) - 1)
-        of_kind = _KINDS[np.minimum(kinds, 255)]
-        roles: Roles = np.where(of_kind, of_kind, self._named[families, rows["api"]])
+        kinds = np.minimum(rows["kind"], 255)
+        roles: Roles = _KINDS.take(kinds)
+        rest = np.flatnonzero(roles == Role.OTHER)  # few, where most are launches
+        if len(rest):
+            roles[rest] = self._named[self._families(rows, rest), rows["api"][rest]]
         copies = np.flatnonzero(kinds == OperationKind.COPY)
         if len(copies):
-            queued = self._queued[families[copies], rows["api"][copies]]
+            queued = self._queued[self._families(rows, copies), rows["api"][copies]]
             roles[copies] = _COPIES[np.minimum(rows["direction"][copies], 255), queued.astype(np.intp)]
         stretches = np.flatnonzero(kinds == OperationKind.STRETCH)
         if len(stretches):
             roles[stretches] = _STRETCHES[np.minimum(rows["api"][stretches], 255)]
-        roles[(rows["status"] != 0) & (rows["returned"] == 1)] = Role.OTHER
+        failed = np.flatnonzero(rows["status"])
+        if len(failed):
+            roles[failed[rows["returned"][failed] == 1]] = Role.OTHER
         return roles
+
+    def _families(self, rows: Operations, chosen: npt.NDArray[np.intp]) -> npt.NDArray[np.uint8]:
+        families: npt.NDArray[np.uint8] = np.minimum(rows["family"][chosen], len(self._named) - 1)
+        return families
 
 
 @lru_cache(maxsize=1024)  # engines and training each ask of all functions
@@ -176,7 +183,7 @@ def pass_over_captured(rows: Operations, roles: Roles, capturing: set[int]) -> N
 
 def is_one_of(roles: Roles, wanted: Sequence[Role]) -> npt.NDArray[np.bool_]:
     """Which roles are among the ``wanted``: shape (n,)."""
-    found: npt.NDArray[np.bool_] = _among(tuple(wanted))[roles]
+    found: npt.NDArray[np.bool_] = _among(tuple(wanted)).take(roles)
     return found
 
 

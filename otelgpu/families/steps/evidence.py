@@ -30,34 +30,44 @@ def evidence_by_group(
 ) -> list[Evidence]:
     """The same of m stretches at once: ``group`` (n,) in ``range(m)``, ``tids`` (m,) the thread of each."""
     durations = rows["duration_ns"].astype(np.int64)
-    waits = is_one_of(roles, WAITS)
+    waits = np.flatnonzero(is_one_of(roles, WAITS))
     mine = np.flatnonzero(rows["tid"] == tids[group])
     # Calls come in few runs that are in the order of time, which a stable sort is quick with.
     mine = mine[np.argsort(rows["start_ns"][mine], kind="stable")]
     mine = mine[order_of(group[mine], len(tids))]
     ordered, took, of = roles[mine], durations[mine], group[mine]
-    waited_for = is_one_of(ordered[1:], _SYNCHRONISATIONS) & (of[1:] == of[:-1])
-    after_copy = waited_for & is_one_of(ordered[:-1], H2D_COPIES)
-    h2d_copies = ordered == Role.H2D_COPY
+    h2d_copies = np.flatnonzero(ordered == Role.H2D_COPY)
+    waited_for = np.flatnonzero(is_one_of(ordered[1:], _SYNCHRONISATIONS))  # by the call behind it
+    waited_for = waited_for[of[waited_for] == of[waited_for + 1]]
+    after_copy = waited_for[is_one_of(ordered[waited_for], H2D_COPIES)] + 1
+    blocking = np.concatenate([h2d_copies, after_copy])
 
     def count(groups: Groups) -> list[int]:
         counted: list[int] = np.bincount(groups, minlength=len(tids)).tolist()
         return counted
 
-    def total(groups: Groups, ns: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        return np.bincount(groups, weights=ns, minlength=len(tids)).astype(np.int64)  # exact for 100 days
+    def total(groups: Groups, ns: npt.NDArray[np.int64]) -> list[int]:  # exact for 100 days
+        summed: list[int] = np.bincount(groups, ns, len(tids)).astype(np.int64).tolist()
+        return summed
 
-    columns = {
-        "calls": count(group),
-        "launches": count(group[roles == Role.LAUNCH]),
-        "host_ns": total(of, took).tolist(),
-        "wait_ns": total(group[waits], durations[waits]).tolist(),
-        "blocking_copies": count(np.concatenate([of[h2d_copies], of[1:][after_copy]])),
-        "blocking_copy_ns": (
-            total(of[h2d_copies], took[h2d_copies]) + total(of[1:][after_copy], took[1:][after_copy])
-        ).tolist(),
-        "waited_launches": count(of[:-1][waited_for & (ordered[:-1] == Role.LAUNCH)]),
-    }
     return [
-        Evidence(**dict(zip(columns, values, strict=True))) for values in zip(*columns.values(), strict=True)
+        Evidence(
+            calls=calls,
+            launches=launches,
+            host_ns=host_ns,
+            wait_ns=wait_ns,
+            blocking_copies=copies,
+            blocking_copy_ns=copy_ns,
+            waited_launches=waited_launches,
+        )
+        for calls, launches, host_ns, wait_ns, copies, copy_ns, waited_launches in zip(
+            count(group),
+            count(group[roles == Role.LAUNCH]),
+            total(of, took),
+            total(group[waits], durations[waits]),
+            count(of[blocking]),
+            total(of[blocking], took[blocking]),
+            count(of[waited_for[ordered[waited_for] == Role.LAUNCH]]),
+            strict=True,
+        )
     ]

@@ -63,11 +63,17 @@ def _launching(
     request: npt.NDArray[np.int64], tids: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Of launches' requests and threads: which requests there are, ascending, and who launched most of each."""
-    values, threads = distinct(tids)
     requests = int(request.max(initial=-1)) + 1
+    one = np.full(requests, -1, dtype=np.int64)
+    one[request] = tids
+    if all_of(one[request] == tids):  # nearly always: each request has one thread that launches
+        whose = np.flatnonzero(one >= 0)
+        return whose, one[whose]
+    values, threads = distinct(tids)
     pairs, count = combine([(request, requests), (threads, len(values))], len(request))
     some = examples(pairs, count)
     whose, launcher = request[some], tids[some]
     most = np.lexsort((launcher, -np.bincount(pairs, minlength=count), whose))
-    whose, firsts = np.unique(whose[most], return_index=True)
-    return whose, launcher[most][firsts]
+    whose, launcher = whose[most], launcher[most]
+    firsts = np.flatnonzero(np.diff(whose, prepend=-1))
+    return whose[firsts], launcher[firsts]

@@ -44,7 +44,9 @@ def _host_overhead(evidence: Evidence, elapsed_ns: int) -> float:
 
 
 def _part(of: int, whole: int) -> float:
-    return min(max(of / whole, 0.0), 1.0) if whole > 0 else 0.0
+    if of <= 0 or whole <= 0:
+        return 0.0
+    return of / whole if of < whole else 1.0
 
 
 HINTS: Final[Mapping[str, Hint]] = {
@@ -69,5 +71,8 @@ HINTS: Final[Mapping[str, Hint]] = {
 
 def hints(evidence: Evidence, elapsed_ns: int) -> dict[str, float]:
     """The hints that hold, and the share that raised each."""
-    shares = {name: hint.share(evidence, elapsed_ns) for name, hint in HINTS.items()}
-    return {name: share for name, share in shares.items() if share >= HINTS[name].least}
+    return {
+        name: share
+        for name, hint in HINTS.items()
+        if (share := hint.share(evidence, elapsed_ns)) >= hint.least
+    }
