@@ -7,6 +7,7 @@ import sys
 
 DEAR = (
     *("elftools", "pynvml", "importlib.metadata", "email.message", "secrets", "hmac"),
+    *("hashlib", "statistics", "random", "fractions"),
     *("grpc", "opentelemetry.sdk", "google.protobuf", "rich", "textual", "numpy.ma", "asyncio"),
 )
 CODE = f"""

@@ -11,7 +11,6 @@ Example: rank 3 of the 8 of job ``17`` calls in a group of 8 as rank 3: the hash
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -91,4 +90,6 @@ def identity_of(owner: Resource, rank: int, ranks: int) -> int:
     job = owner.get(JOB_ID)
     if not job or owner.get(JOB_RANK) != rank or owner.get(JOB_SIZE) != ranks:
         return 0
-    return int.from_bytes(hashlib.sha256(f"gloo {job} {ranks}".encode()).digest()[:8], "big") or 1
+    from hashlib import sha256  # loads OpenSSL: of those that have gloo
+
+    return int.from_bytes(sha256(f"gloo {job} {ranks}".encode()).digest()[:8], "big") or 1

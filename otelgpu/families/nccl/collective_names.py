@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from typing import Final
 
@@ -78,7 +77,9 @@ class Function(Struct, frozen=True):
 
 def function_of(call: str, *, collective: bool) -> Function:
     """By its exported name: ``ncclAllReduceConfig`` is AllReduce's."""
+    from hashlib import sha256  # loads OpenSSL: of those that have NCCL
+
     name = operation_of(call)
     way = COLLECTIVE if collective else {"Send": SEND, "Recv": RECEIVE}.get(name, ALONE)
     shared = PAIR if way in (SEND, RECEIVE) else name
-    return Function(name, way, int.from_bytes(hashlib.sha256(shared.encode()).digest()[:8], "big"))
+    return Function(name, way, int.from_bytes(sha256(shared.encode()).digest()[:8], "big"))

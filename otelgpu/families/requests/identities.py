@@ -26,7 +26,6 @@ root in trace t.
 
 from __future__ import annotations
 
-import hashlib
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final, TypeVar
@@ -40,6 +39,11 @@ from otelgpu.model.exchange import Exchange, Opened, Published, Role, TraceParen
 from otelgpu.model.ids import request_ids
 from otelgpu.model.sampling import ALL, NONE_EXCLUDED, Exclusion, Sampler
 from otelgpu.model.shares import Remembered
+
+try:
+    from _blake2 import blake2b  # without OpenSSL, which hashlib loads
+except ImportError:  # another Python than CPython
+    from hashlib import blake2b
 
 REMEMBERED: Final = 65_536
 """Exchanges that are open, or ended not long ago."""
@@ -395,12 +399,12 @@ class Identities:
 
 def wire_trace_id(wire_id: bytes) -> bytes:
     """The trace of an exchange as both endpoints of its connection derive it."""
-    return hashlib.blake2b(wire_id, digest_size=16, person=b"otelgpu trace").digest()
+    return blake2b(wire_id, digest_size=16, person=b"otelgpu trace").digest()
 
 
 def wire_span_id(wire_id: bytes, role: Role) -> bytes:
     """The span of an exchange at one endpoint, as both endpoints derive it."""
-    return hashlib.blake2b(wire_id, digest_size=8, person=_PERSONS[role]).digest()
+    return blake2b(wire_id, digest_size=8, person=_PERSONS[role]).digest()
 
 
 def _carried(tgid: int, parent: TraceParent) -> tuple[int, bytes, bytes]:

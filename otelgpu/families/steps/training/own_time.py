@@ -11,8 +11,7 @@ comes to 30 ms with the next step. A single long step changes nothing.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from statistics import median
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final
 
 from otelgpu.engine.metric import Instrument, Metric
@@ -54,11 +53,17 @@ class OwnTimes:
         job = str(owner.get(JOB_ID) or "")
         for kind, last in kinds.items():
             labels: dict[str, str | int] = {JOB_ID: job, JOB_RANK: rank, names.KIND: kind}
-            self._metrics.set(OWN_TIME, names.SCOPE, owner, labels, median(last) * 1e-9)
+            self._metrics.set(OWN_TIME, names.SCOPE, owner, labels, _median(last) * 1e-9)
 
     def keep(self, is_there: Callable[[int], bool]) -> None:
         """Forget all processes but these; what was reported of them goes with their resources."""
         self._last = {tgid: kinds for tgid, kinds in self._last.items() if is_there(tgid)}
+
+
+def _median(last: Collection[int]) -> float:
+    """Of one at least; the module ``statistics`` imports what nothing else at the start needs."""
+    ordered = sorted(last)
+    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
 
 
 def _own(step: TrainingStep) -> Iterator[tuple[str, int]]:
