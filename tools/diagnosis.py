@@ -23,6 +23,7 @@ from otelgpu.diagnose.memory.verdicts import CAUSES as MEMORY_CAUSES
 from otelgpu.diagnose.ranks import (
     batches,
     communication,
+    evaluations,
     facts,
     hangs,
     marks,
@@ -47,7 +48,20 @@ from otelgpu.topology.affinity import WORDS
 from otelgpu.topology.graph import KINDS
 from tools.markdown import code, table
 
-RULES = (workers, peers, communication, stages, batches, slowdowns, hangs, missing, replay, facts, marks)
+RULES = (
+    workers,
+    peers,
+    communication,
+    stages,
+    batches,
+    slowdowns,
+    hangs,
+    missing,
+    replay,
+    facts,
+    marks,
+    evaluations,
+)
 
 STALL_RULES = (gaps, rhythm, critical, processor, compiling, holders, diagnosis)
 

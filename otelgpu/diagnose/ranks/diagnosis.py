@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from otelgpu.diagnose.ranks.batches import uneven_batches
 from otelgpu.diagnose.ranks.coincidences import observations, with_coincidences
 from otelgpu.diagnose.ranks.communication import slow_groups, some_are_slow
+from otelgpu.diagnose.ranks.evaluations import find_evaluations, lone_evaluations, marked_by, trained
 from otelgpu.diagnose.ranks.facts import Facts, Query, gather
 from otelgpu.diagnose.ranks.hangs import hangs
 from otelgpu.diagnose.ranks.missing import too_little, unexplained
@@ -39,21 +40,25 @@ def report_on(
 ) -> RanksReport:
     """The same of facts that were gathered. ``rules``: of problems that are looked for in the evidence."""
     stopped = hangs(query("pending"), facts.calls, facts.host_of)
-    verdicts, more = judge(facts)
-    if stopped:
-        verdicts = [*stopped, *(each for each in verdicts if each.klass != INCONCLUSIVE)]
+    evaluations = find_evaluations(facts, query)
+    alone, compared = lone_evaluations(facts, evaluations), trained(facts, evaluations)
+    verdicts, more = judge(compared)
+    if stopped or alone:
+        others = sorted([*alone, *(each for each in verdicts if each.klass != INCONCLUSIVE)], key=_order)
+        verdicts = [*stopped, *others]
+    marked = [*facts.marked, *marked_by(facts, evaluations)]
     seen = observations(query("observations"))
     return RanksReport(
         verdicts=[with_links(with_coincidences(_timed(facts, each), seen), query) for each in verdicts],
-        marked=facts.marked,
+        marked=marked,
         known=in_evidence(rules, seen),
         input=InputSummary(
             ranks=len(facts.host_of),
-            steps=len(facts.steps),
+            steps=len(compared.steps),
             hosts=len(set(facts.host_of.values())),
             rejected=dict(sorted(rejected.items())),
         ),
-        limits=[*limits, *facts.limits, *more],
+        limits=[*limits, *facts.limits, *(_uncompared(each) for each in marked), *more],
     )
 
 
@@ -91,7 +96,7 @@ def _order(verdict: RankVerdict) -> float:
 
 
 def _limits(facts: Facts) -> list[str]:
-    limits = [_uncompared(each) for each in facts.marked]
+    limits = []
     if "compute" not in facts.kinds:
         limits.append("no device time: slow computing cannot be told")
     if not facts.groups:
@@ -116,7 +121,8 @@ def _limits(facts: Facts) -> list[str]:
 def _uncompared(marked: MarkedSteps) -> str:
     """What these steps cost is said though no rank is slow for it."""
     steps = "1 step" if marked.steps == 1 else f"{marked.steps} steps"
+    kind = f"{marked.kind}, as what was computed shows," if marked.inferred else marked.kind
     return (
-        f"{marked.kind} in {steps} ({numbered(marked.ranks)}): compared with no others; together "
+        f"{kind} in {steps} ({numbered(marked.ranks)}): compared with no others; together "
         f"{milliseconds(marked.seconds)} longer than they would take, {marked.share:.1%} of the time"
     )

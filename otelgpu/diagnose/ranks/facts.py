@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
+from msgspec.structs import replace
 
 from otelgpu.diagnose.ranks.marks import Marks
 from otelgpu.diagnose.ranks.pipeline_places import stages_of
@@ -65,8 +66,9 @@ class Facts(Struct, frozen=True, kw_only=True):
 
     ``moved``: bytes that were copied to or read for a step: how large its batch was; 0: not known. ``step_s``: what a
     step took by the rank's clock; ``begin_s`` and ``end_s``: of each step, the medians of the ranks' clocks. ``leads``:
-    (kind, rank), whether it comes before the step's first computing. ``compute_units``: (unit, step, rank), what of it
-    was for each unit (microbatch). ``calls``: the result of ``groups``; ``host_of``: by global rank; both also have
+    (kind, rank), whether it comes before the step's first computing. ``computations``: (step, rank), operations of
+    computing that the input has. ``compute_units``: (unit, step, rank), what of it was for each unit (microbatch).
+    ``calls``: the result of ``groups``; ``host_of``: by global rank; both also have
     the ranks of which no step is known.
     """
 
@@ -82,6 +84,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     begin_s: F64
     end_s: F64
     leads: Flags
+    computations: F64
     compute_units: F64
     groups: Sequence[Group]
     calls: Columns
@@ -147,12 +150,35 @@ def gather(query: Query) -> Facts:
         begin_s=cube.begin_s()[kept],
         end_s=cube.end_s()[kept],
         leads=cube.leads(),
+        computations=cube.computations()[kept],
         compute_units=compute_units[:, kept],
         groups=groups,
         calls=calls,
         host_of={int(rank): str(host) for rank, host in zip(places["rank"], places["host"], strict=True)},
         limits=limits,
         marked=marked,
+    )
+
+
+def without_steps(facts: Facts, dropped: Flags) -> Facts:
+    """The same of the other steps. ``dropped``: of each step."""
+    if not dropped.any():
+        return facts
+    kept = ~dropped
+    return replace(
+        facts,
+        steps=facts.steps[kept],
+        own=facts.own[:, kept],
+        moved=facts.moved[kept],
+        step_s=facts.step_s[kept],
+        begin_s=facts.begin_s[kept],
+        end_s=facts.end_s[kept],
+        computations=facts.computations[kept],
+        compute_units=facts.compute_units[:, kept],
+        groups=[
+            replace(group, transfer_s=group.transfer_s[kept], waited_s=group.waited_s[kept])
+            for group in facts.groups
+        ],
     )
 
 
@@ -236,6 +262,9 @@ class _Cube:
             if found.any():
                 return found
         return np.zeros(self._shape)
+
+    def computations(self) -> F64:
+        return self._filled("compute", "operations", 0.0)
 
     def begin_s(self) -> F64:
         return nanmedian(self._begin, axis=1)

@@ -55,20 +55,7 @@ class Marks:
 
     def costs(self, duration_s: F64) -> list[MarkedSteps]:
         """``duration_s``: of each step; NaN: not known."""
-        of_kind = {kind: flags.any(axis=1) for kind, flags in self.kinds.items() if flags.any()}
-        plain = np.isfinite(duration_s) & ~np.any(
-            [np.zeros(len(duration_s), np.bool_), *of_kind.values()], axis=0
-        )
-        usual = float(np.median(duration_s[plain])) if plain.any() else 0.0
-        total = max(float(np.nansum(duration_s)), 1e-12)
-        found = []
-        for kind, steps in of_kind.items():
-            more = float(np.nansum(np.maximum(duration_s[steps] - usual, 0.0)))
-            who = self._ranks[self.kinds[kind].any(axis=0)].tolist()
-            found.append(
-                MarkedSteps(kind=kind, ranks=who, steps=int(steps.sum()), seconds=more, share=more / total)
-            )
-        return found
+        return costs_of(self.kinds, self._ranks, duration_s)
 
     def limits(self) -> list[str]:
         """Of ranks whose marks are passed over."""
@@ -80,3 +67,21 @@ class Marks:
             f"a checkpoint or an evaluation in more than {MOST_MARKED:.0%} of the steps of ranks {names}: these are "
             "compared like all others"
         ]
+
+
+def costs_of(kinds: Mapping[str, Flags], ranks: npt.NDArray[np.int64], duration_s: F64) -> list[MarkedSteps]:
+    """Of each kind that is there. ``kinds`` as of `Marks`; ``duration_s``: of each step; NaN: not known."""
+    of_kind = {kind: flags.any(axis=1) for kind, flags in kinds.items() if flags.any()}
+    plain = np.isfinite(duration_s) & ~np.any(
+        [np.zeros(len(duration_s), np.bool_), *of_kind.values()], axis=0
+    )
+    usual = float(np.median(duration_s[plain])) if plain.any() else 0.0
+    total = max(float(np.nansum(duration_s)), 1e-12)
+    found = []
+    for kind, steps in of_kind.items():
+        more = float(np.nansum(np.maximum(duration_s[steps] - usual, 0.0)))
+        who = ranks[kinds[kind].any(axis=0)].tolist()
+        found.append(
+            MarkedSteps(kind=kind, ranks=who, steps=int(steps.sum()), seconds=more, share=more / total)
+        )
+    return found

@@ -9,7 +9,9 @@ from otelgpu.diagnose.ranks.verdicts import (
     GLOBAL_SLOWDOWN,
     HANG,
     INCONCLUSIVE,
+    LONE_EVALUATION,
     MIXED,
+    PERIOD,
     SLOW_COMMUNICATION,
     SLOW_HOST,
     STAGE_IMBALANCE,
@@ -54,7 +56,14 @@ def _what(verdict: RankVerdict) -> str:
         return f"Hang: {_absent(verdict)} {verdict.group}"
     places = [verdict.role, ", ".join(verdict.hosts[:_MOST_HOSTS])]
     where = ", ".join(filter(None, places))
+    if verdict.klass == LONE_EVALUATION:
+        return f"Evaluation on {ranks} alone{f' ({where})' if where else ''}, {_every(verdict)}, while the others wait"
     return f"Slow {ranks}{f' ({where})' if where else ''}: {_longer(work, times)}"
+
+
+def _every(verdict: RankVerdict) -> str:
+    (period,) = (each.value for each in verdict.evidence if each.name == PERIOD)
+    return f"one every {period:.0f} steps"
 
 
 def _absent(verdict: RankVerdict) -> str:
@@ -79,6 +88,8 @@ def _when(verdict: RankVerdict) -> str:
     if verdict.klass == HANG:
         return f"in step {verdict.last_step}" if verdict.last_step >= 0 else "where all others wait"
     steps = f"steps {verdict.first_step}–{verdict.last_step}"
+    if verdict.klass == LONE_EVALUATION:
+        return f"in {steps}"
     return f"all the time ({steps})" if verdict.persistent else f"in {steps}"
 
 

@@ -14,6 +14,7 @@ SLOW_HOST: Final = "slow_host"
 SLOW_COMMUNICATION: Final = "slow_communication"
 STAGE_IMBALANCE: Final = "stage_imbalance"
 DATA_IMBALANCE: Final = "data_imbalance"
+LONE_EVALUATION: Final = "lone_evaluation"
 GLOBAL_SLOWDOWN: Final = "global_slowdown"
 HANG: Final = "hang"
 INCONCLUSIVE: Final = "inconclusive"
@@ -24,6 +25,7 @@ CLASSES: Final[Mapping[str, str]] = {
     SLOW_COMMUNICATION: "a group whose transfers take longer than those of groups like it, with all members there",
     STAGE_IMBALANCE: "a pipeline stage that computes longer than the others, on all its ranks",
     DATA_IMBALANCE: "batches of different size: the replicas wait for the one with most to do",
+    LONE_EVALUATION: "some ranks evaluate every so many steps, and the others wait meanwhile",
     GLOBAL_SLOWDOWN: "all ranks at once take longer than before, since a step",
     HANG: "a collective that some members never came to",
     INCONCLUSIVE: "nothing can be said, and what is missing",
@@ -31,6 +33,10 @@ CLASSES: Final[Mapping[str, str]] = {
 """Class → what it means."""
 
 MIXED: Final = "mixed"
+EVALUATION: Final = "evaluation"
+"""Of marked steps: as `ops.name` says it of a step."""
+PERIOD: Final = "period"
+"""Of evidence: every how many steps."""
 
 
 class Cost(Struct, frozen=True, kw_only=True):
@@ -95,6 +101,7 @@ class MarkedSteps(Struct, frozen=True, kw_only=True):
     """Steps in which ranks did something beside training: ``kind`` is ``checkpoint`` or ``evaluation``.
 
     ``seconds``: what they take longer than the median of the others, together; ``share`` of the run's time.
+    ``inferred``: no name says so, but what they computed and when.
     """
 
     kind: str
@@ -102,6 +109,7 @@ class MarkedSteps(Struct, frozen=True, kw_only=True):
     steps: int
     seconds: float
     share: float
+    inferred: bool = False
 
 
 class InputSummary(Struct, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from tests.rig.jobs.routines import EVALUATION_INPUT, evaluation_s
 from tests.rig.jobs.shape import F64, Shape, Work
 
 Steps = tuple[int, int]
@@ -157,6 +158,33 @@ def pauses(shape: Shape, work: Work, rng: np.random.Generator) -> Fault:
     )
 
 
+def throttled(shape: Shape, work: Work, rng: np.random.Generator) -> Fault:
+    """A GPU is slow every few steps, as regularly as an evaluation would be, and computes the same."""
+    rank, period = _rank(shape, rng), int(rng.integers(5, 10))
+    steps = np.arange(shape.steps) % period == period - 1
+    factors = 1 + steps * rng.uniform(0.5, 2.0)
+    return Fault(
+        verdict="slow_worker",
+        cause="compute",
+        ranks=(rank,),
+        steps=_whole(shape),
+        work=_slowed(shape, work, [rank], factors),
+    )
+
+
+def lone_evaluation(shape: Shape, work: Work, rng: np.random.Generator) -> Fault:
+    """The first replica's ranks evaluate every few steps, nothing says so, and all others wait."""
+    seconds = evaluation_s(shape, rng, np.eye(shape.replicas)[0])
+    ranks = np.arange(shape.ranks).reshape(shape.grid)[:, 0].ravel()
+    return Fault(
+        verdict="lone_evaluation",
+        cause="compute",
+        ranks=tuple(ranks.tolist()),
+        steps=_whole(shape),
+        work=work.changed(evaluation=seconds, input=work.input + EVALUATION_INPUT * seconds),
+    )
+
+
 def slow_host(shape: Shape, work: Work, rng: np.random.Generator) -> Fault:
     """All ranks of one host."""
     host = int(rng.integers(shape.hosts))
@@ -303,6 +331,8 @@ FAULTS: Final[dict[str, Drawer]] = {
     "two that hide each other": hidden,
     "thermal decay": thermal,
     "garbage collection": pauses,
+    "throttled every few steps": throttled,
+    "an evaluation of one replica": lone_evaluation,
     "a host's ranks": slow_host,
     "one link": slow_link,
     "a stage with more layers": stage_imbalance,

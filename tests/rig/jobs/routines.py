@@ -24,6 +24,8 @@ class Routine:
 
 
 Drawer = Callable[[Shape, Work, np.random.Generator], Routine]
+EVALUATION_INPUT: Final = 0.05
+"""Of what an evaluation computes: waiting for its batches."""
 
 
 def _every_few_steps(shape: Shape, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
@@ -82,10 +84,37 @@ def evaluation_of_first(shape: Shape, work: Work, rng: np.random.Generator) -> R
 
 def evaluation_of_all(shape: Shape, work: Work, rng: np.random.Generator) -> Routine:
     """All ranks evaluate, each its part, and nothing says so: it takes alike on all of them."""
-    steps = _every_few_steps(shape, rng)
-    more = (1 + steps * rng.uniform(1, 6))[:, None, None, None]
-    changed = work.changed(forward=work.forward * more[..., None], input=work.input * more)
-    return Routine(work=changed, marks=_marks(_cells(shape, steps & False, np.array([0])), ""))
+    return _evaluated(shape, work, rng, np.ones(shape.replicas))
+
+
+def evaluation_of_parts(shape: Shape, work: Work, rng: np.random.Generator) -> Routine:
+    """All ranks evaluate, and some replicas have more batches to do than others."""
+    return _evaluated(shape, work, rng, rng.uniform(0.7, 1.3, shape.replicas))
+
+
+def evaluation_steps(shape: Shape, work: Work, rng: np.random.Generator) -> Routine:
+    """Some steps are evaluations of all ranks: they have no backward pass."""
+    trains = ~_every_few_steps(shape, rng)[:, None, None, None, None]
+    changed = work.changed(backward=work.backward * trains)
+    return Routine(work=changed, marks=_unmarked(shape))
+
+
+def _evaluated(shape: Shape, work: Work, rng: np.random.Generator, of_replicas: F64) -> Routine:
+    seconds = evaluation_s(shape, rng, of_replicas)
+    changed = work.changed(evaluation=seconds, input=work.input + EVALUATION_INPUT * seconds)
+    return Routine(work=changed, marks=_unmarked(shape))
+
+
+def evaluation_s(shape: Shape, rng: np.random.Generator, of_replicas: F64) -> F64:
+    """(step, stage, replica, tensor), seconds of forward passes: one to six steps' for a replica of weight 1."""
+    usual = rng.uniform(1, 6) * shape.unit_s * shape.units
+    steps = _every_few_steps(shape, rng)[:, None, None, None]
+    times = usual * np.exp(shape.jitter * rng.standard_normal((shape.steps, *shape.grid)))
+    return np.asarray(times * steps * of_replicas[:, None])
+
+
+def _unmarked(shape: Shape) -> npt.NDArray[Any]:
+    return np.full((shape.steps, shape.ranks), "", dtype=object)
 
 
 def collections(shape: Shape, work: Work, rng: np.random.Generator) -> Routine:
@@ -101,5 +130,7 @@ ROUTINES: Final[dict[str, Drawer]] = {
     "sharded checkpoints": checkpoint_of_all,
     "rank 0's evaluations": evaluation_of_first,
     "evaluations": evaluation_of_all,
+    "evaluations of uneven parts": evaluation_of_parts,
+    "steps that evaluate": evaluation_steps,
     "every rank's garbage collections": collections,
 }

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from tests.rig.jobs.shape import F64, Shape, Work
+
+EVALUATED: Final = 6
+"""Batches of an evaluation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +111,8 @@ def run(shape: Shape, work: Work) -> Timeline:
     done: list[Operation] = []
     stages = [_Stage(shape, work, stage, done) for stage in range(shape.stages)]
     for each in stages:
+        for _ in range(EVALUATED):
+            each.own("compute", "forward", work.evaluation[:, each.stage] / EVALUATED)
         each.own("input", "next batch", work.input[:, each.stage])
         each.own("host", "optimizer.zero_grad", work.host[:, each.stage])
         each.own("copy", "batch to device", work.copy[:, each.stage])

@@ -55,7 +55,8 @@ class Shape:
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """Seconds. Of ranks: ``input``, ``host``, ``copy``, ``file`` a step, ``forward`` and ``backward`` a unit.
+    """Seconds. Of ranks: ``input``, ``host``, ``copy``, ``file`` and ``evaluation`` (forward passes beside training) a
+    step, ``forward`` and ``backward`` a unit.
 
     Of groups, what a transfer takes once all members are there: ``tensor`` (step, stage, replica), ``data``
     (step, stage, tensor), ``expert`` (step, stage, replica, tensor; equal within a group), ``pipe`` (step, stage that
@@ -68,6 +69,7 @@ class Work:
     file: F64
     forward: F64
     backward: F64
+    evaluation: F64
     tensor: F64
     data: F64
     expert: F64
@@ -102,6 +104,7 @@ def draw(shape: Shape, rng: np.random.Generator) -> Work:
         file=about(0.005 * step_s, ranks, 5 * shape.jitter),
         forward=compute / 3 * np.exp(shape.jitter * rng.standard_normal(units)),
         backward=compute * 2 / 3 * np.exp(shape.jitter * rng.standard_normal(units)),
+        evaluation=np.zeros(ranks),
         tensor=about(0.03 * shape.unit_s, ranks[:3], 0.05),
         data=about(0.06 * step_s, (shape.steps, shape.stages, shape.tensor), 0.05),
         expert=_of_groups(about(0.04 * shape.unit_s, ranks, 0.05), shape),

@@ -68,7 +68,7 @@ SELECT
     unit::BIGINT AS unit, kind, name, CASE WHEN group_kind = '' THEN '' ELSE group_kind || ' ' || grp END AS grp,
     seq::BIGINT AS seq, n::INTEGER AS n, t0, t1, bytes::BIGINT AS bytes
 FROM simulated JOIN simulated_names USING (code)
-WHERE isfinite(t0) AND (isfinite(t1) OR kind IN ('coll', 'p2p'))
+WHERE isfinite(t0) AND (isfinite(t1) OR kind IN ('coll', 'p2p')) AND (kind <> 'compute' OR t1 > t0)
 """
 
 

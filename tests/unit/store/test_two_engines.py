@@ -32,10 +32,11 @@ QUERIES = [
     if each.name.endswith(".sql")
 ]
 VALUES = {
+    "computations": {"steps": "1, 2", "ranks": "0, 1"},
     "step_links": {
         **{"kinds": "'compute', 'step'", "first": "0", "last": "9", "ranks": "s.rank IN (0, 1)"},
         **{"each": "2", "most": "3"},
-    }
+    },
 }
 """What stands in braces in a query."""
 DATABASE = "two_engines"

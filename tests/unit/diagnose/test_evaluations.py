@@ -1,0 +1,150 @@
+"""Evaluations that nothing marks are no slow ranks, and slow ranks are no evaluations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+
+import pytest
+
+pytest.importorskip("duckdb")
+
+from otelgpu.diagnose.ranks.sentences import sentence
+from tests.unit.diagnose.test_rank_rules import Row, jitter, report_of
+
+Batches = Callable[[int, int], int]
+"""(rank, step) → of which a rank does forward passes only in a step."""
+
+FORWARD_S, BACKWARD_S = 0.002, 0.004
+UNITS = 4
+EVERY = 10
+
+
+def training(
+    evaluated: Batches,
+    *,
+    steps: int = 60,
+    ranks: int = 4,
+    whole: Batches = lambda rank, step: 0,
+    slow: Callable[[int, int], float] = lambda rank, step: 1.0,
+    single: bool = True,
+) -> list[Row]:
+    """Data parallel; ``whole``: microbatches besides; ``slow``: how much longer each operation takes.
+
+    ``single``: operations are in the input one by one, else their sum.
+    """
+    return list(_training(evaluated, steps, ranks, whole, slow, single=single))
+
+
+def _training(
+    evaluated: Batches,
+    steps: int,
+    ranks: int,
+    whole: Batches,
+    slow: Callable[[int, int], float],
+    *,
+    single: bool,
+) -> Iterator[Row]:
+    for step in range(steps):
+        own = {}
+        for rank in range(ranks):
+            units = UNITS + whole(rank, step)
+            names = ["forward"] * (units + evaluated(rank, step)) + ["backward"] * units
+            each = jitter(1.0)(rank, step) * slow(rank, step)
+            own[rank] = [(name, each * (FORWARD_S if name == "forward" else BACKWARD_S)) for name in names]
+        begin = 10.0 * step
+        end = begin + max(sum(seconds for _, seconds in each) for each in own.values()) + 0.001
+        for rank, each in own.items():
+            common: Row = {"job": "j", "step": step, "rank": rank, "host": f"host-{rank // 2}"}
+            now = begin
+            for name, seconds in each if single else [("", sum(seconds for _, seconds in each))]:
+                yield common | {"kind": "compute", "name": name, "t0": now, "t1": now + seconds}
+                now += seconds
+            yield common | {"kind": "coll", "grp": "dp", "seq": step, "n": ranks, "t0": now, "t1": end}
+            yield common | {"kind": "step", "t0": begin, "t1": end, "seq": -1}
+
+
+def by(ranks: Collection[int], batches: int = 20, every: int = EVERY) -> Batches:
+    """These ranks evaluate every few steps."""
+    return lambda rank, step: batches * (rank in ranks and step % every == every - 1)
+
+
+def test_an_evaluation_on_one_rank_is_said_as_what_it_is_with_its_cost() -> None:
+    report = report_of(training(by([0])))
+    (verdict,) = report.verdicts
+    assert (verdict.klass, verdict.ranks, verdict.first_step, verdict.last_step) == (
+        "lone_evaluation",
+        [0],
+        9,
+        59,
+    )
+    assert verdict.cost is not None
+    assert verdict.cost.seconds_per_step == pytest.approx(6 * 20 * FORWARD_S / 51, rel=0.02)
+    assert verdict.factor == pytest.approx(64 / 24, rel=0.02)
+    assert sentence(verdict).startswith(
+        "Evaluation on rank 0 alone (host-0), one every 10 steps, while the others wait, in steps 9–59. It costs"
+    )
+    assert verdict.evidence[1].text.startswith("28 operations in these steps, 8 in others")
+    (marked,) = report.marked
+    assert (marked.kind, marked.ranks, marked.steps, marked.inferred) == ("evaluation", [0], 6, True)
+    assert any(
+        limit.startswith("evaluation, as what was computed shows, in 6 steps") for limit in report.limits
+    )
+
+
+def test_ranks_that_evaluate_together_while_others_wait_are_one_verdict() -> None:
+    (verdict,) = report_of(training(by([0, 1]))).verdicts
+    assert (verdict.klass, verdict.ranks) == ("lone_evaluation", [0, 1])
+
+
+@pytest.mark.parametrize("parts", [(20, 20, 20, 20), (8, 20, 26, 40)])
+def test_an_evaluation_of_all_ranks_is_no_fault_however_it_is_divided(parts: tuple[int, ...]) -> None:
+    report = report_of(training(lambda rank, step: parts[rank] * (step % EVERY == EVERY - 1)))
+    assert report.verdicts == []
+    assert report.input.steps == 54
+    assert [(each.ranks, each.inferred) for each in report.marked] == [([0, 1, 2, 3], True)]
+
+
+def test_an_evaluation_of_all_ranks_may_happen_once() -> None:
+    report = report_of(training(lambda rank, step: 40 * (rank + 1) * (step == 33)))
+    assert (report.verdicts, report.input.steps) == ([], 59)
+
+
+def test_a_device_that_is_slow_as_regularly_is_a_slow_rank() -> None:
+    report = report_of(training(by([]), slow=lambda rank, step: 2.5 if by([2])(rank, step) else 1.0))
+    assert [(each.klass, each.cause, each.ranks) for each in report.verdicts] == [
+        ("slow_worker", "compute", [2])
+    ]
+    assert report.marked == []
+
+
+def test_more_training_is_no_evaluation() -> None:
+    """Rank 2 has more microbatches in some steps."""
+    report = report_of(training(by([]), whole=by([2], 8)))
+    assert [(each.klass, each.ranks) for each in report.verdicts] == [("slow_worker", [2])]
+    assert report.marked == []
+
+
+def test_what_is_at_no_equal_distance_is_no_evaluation() -> None:
+    at = {5, 12, 14, 25, 39, 44, 52}
+    report = report_of(training(lambda rank, step: 20 * (rank == 0 and step in at)))
+    assert [each.klass for each in report.verdicts] == ["slow_worker"]
+
+
+def test_without_single_operations_the_distance_tells_and_less_surely() -> None:
+    (verdict,) = report_of(training(by([0]), single=False)).verdicts
+    assert (verdict.klass, verdict.ranks, verdict.confidence) == ("lone_evaluation", [0], 0.6)
+    assert "only the distance of the steps says" in verdict.evidence[1].text
+    (sure,) = report_of(training(by([0]))).verdicts
+    assert sure.confidence == 0.9
+
+
+def test_a_slow_rank_is_found_beside_one_that_evaluates() -> None:
+    rows = training(by([0]), slow=lambda rank, step: 1.5 if rank == 2 else 1.0)
+    found = {(each.klass, tuple(each.ranks)) for each in report_of(rows).verdicts}
+    assert found == {("lone_evaluation", (0,)), ("slow_worker", (2,))}
+
+
+def test_one_that_costs_little_is_told_and_no_verdict() -> None:
+    report = report_of(training(by([0], 3, every=20), steps=100))
+    assert report.verdicts == []
+    assert [(each.ranks, each.steps) for each in report.marked] == [([0], 5)]
