@@ -150,10 +150,10 @@ def _is_forward_only(facts: Facts, cells: Flags, query: Query) -> bool | None:
         ranks=", ".join(str(int(facts.ranks[rank])) for rank in ranks.tolist()),
     )
     names, of = np.unique(found["name"].astype(str), return_inverse=True)
-    if len(names) < 2:
-        return None
     later = np.isin(found["step"], facts.steps[steps])
     before = np.bincount(of, weights=found["operations"] * ~later, minlength=len(names))
+    if np.count_nonzero(before) < 2:
+        return None
     after = np.bincount(of, weights=found["operations"] * later, minlength=len(names))
     as_always = before[after < MORE_OPERATIONS * before].sum()
     return bool(as_always >= AS_ALWAYS * before.sum())
@@ -204,9 +204,12 @@ def _verdict(facts: Facts, found: Evaluations, ranks: Codes) -> RankVerdict:
     cells = np.zeros_like(found.alone)
     cells[:, ranks] = found.alone[:, ranks]
     steps = np.asarray(cells.any(axis=1))
-    first, last = extent(steps)
     who, hosts, role = places(facts, ranks)
     period = int(np.median(np.diff(facts.steps[steps])))
+    first, last = extent(steps)
+    last = (
+        int(np.searchsorted(facts.steps, facts.steps[last] + period)) - 1
+    )  # it lasts until the next one is due
     mine = float(np.nanmedian(facts.own[COMPUTE][cells]))
     peers = float(np.nanmedian(median_of_others(np.where(cells, np.nan, facts.own[COMPUTE]))[cells]))
     evidence = [

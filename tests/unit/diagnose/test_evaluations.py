@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("duckdb")
 
+from otelgpu.diagnose.ranks.following import Following
 from otelgpu.diagnose.ranks.sentences import sentence
 from tests.unit.diagnose.test_rank_rules import Row, jitter, report_of
 
@@ -142,6 +143,16 @@ def test_a_slow_rank_is_found_beside_one_that_evaluates() -> None:
     rows = training(by([0]), slow=lambda rank, step: 1.5 if rank == 2 else 1.0)
     found = {(each.klass, tuple(each.ranks)) for each in report_of(rows).verdicts}
     assert found == {("lone_evaluation", (0,)), ("slow_worker", (2,))}
+
+
+def test_one_that_is_followed_begins_once_and_ends_when_the_next_one_does_not_come() -> None:
+    following, news = Following(), []
+    for steps in range(70, 160, 10):
+        rows = training(
+            lambda rank, step: 40 * (rank == 0 and step % 20 == 9 and step < 100), steps=steps, ranks=3
+        )
+        news += [(steps, each.state) for each in following.take(report_of(rows).verdicts, steps - 1)]
+    assert news == [(70, "began"), (120, "ended")]
 
 
 def test_one_that_costs_little_is_told_and_no_verdict() -> None:
