@@ -65,8 +65,13 @@ SETTLE_S: Final = 3.0
 """How long a program waits for its start, or a process to be profiled, for tables by which its stacks are walked."""
 
 
-def open_source(config: Config, scope: Scope, calls: InjectedSource | None = None) -> Source:
-    """Probes; with ``calls``, for what a library in the programs does not see, as far as they are allowed."""
+def open_source(
+    config: Config, scope: Scope, calls: InjectedSource | None = None, *, needed: str = ""
+) -> Source:
+    """Probes; with ``calls``, for what a library in the programs does not see, as far as they are allowed.
+
+    ``needed``: a family without whose probes the session has no use. Raises :class:`OtelgpuError`.
+    """
     families = families_of(config)
     if calls is None:
         source = LiveSource(families, scope, live_settings(config))
@@ -79,6 +84,8 @@ def open_source(config: Config, scope: Scope, calls: InjectedSource | None = Non
         probes = LiveSource(rest, scope, live_settings(config, calls.resource_detector))
         return JointSource(calls, probes)
     except OtelgpuError as error:
+        if needed in rest:
+            raise
         say(f"not observed: {', '.join(rest)}, which needs eBPF: {error.message}")
         return calls
 

@@ -146,7 +146,7 @@ def attach(
     from otelgpu.export.memory import MemoryExporter
 
     config, memory = request.config, MemoryExporter(see_metrics=request.see_metrics)
-    source = open_source(config, scope, calls)
+    source = open_source(config, scope, calls, needed=_FAMILY)
     try:
         if _FAMILY not in source.rings:
             raise OtelgpuError("nothing can be profiled on this kernel", "otelgpu check says what it lacks")

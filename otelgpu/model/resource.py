@@ -10,13 +10,16 @@ from msgspec import Struct
 
 AttributeValue = str | bool | int | float | tuple[str, ...]
 
-HOSTS: Final = ("host.name", "k8s.node.name", "host.id")
-"""Resource attributes of which the first that is there names the host."""
-
 NAMESPACE: Final = "k8s.namespace.name"
+NODE_NAME: Final = "k8s.node.name"
 POD_NAME: Final = "k8s.pod.name"
 POD_UID: Final = "k8s.pod.uid"
-"""Whose a process is, in Kubernetes."""
+CONTAINER: Final = "k8s.container.name"
+CONTAINER_ID: Final = "container.id"
+"""Whose a process is, and where, in Kubernetes (OpenTelemetry semantic conventions 1.44: k8s, container)."""
+
+HOSTS: Final = ("host.name", NODE_NAME, "host.id")
+"""Resource attributes of which the first that is there names the host."""
 
 OF_MACHINE: Final = ("host.", "os.", "cloud.", "k8s.node.", "k8s.cluster.", "telemetry.")
 """How keys begin of what holds for every process of a host, in any pod, that one agent reports."""

@@ -1,10 +1,8 @@
-"""What the agent knows of its own pod, by the downward API, and what Kubernetes' attributes are called. Pure.
+"""What the agent knows of its own pod, by the downward API. Pure.
 
 In: the variables that Kubernetes sets for the agent (docs/reference/identity.md). Out: :class:`OwnPod`. The API server
 is not asked: the Collector's ``k8s_attributes`` processor names pods and workloads by the ``k8s.pod.uid`` of each
 resource.
-
-Source: OpenTelemetry semantic conventions 1.44 (k8s, container).
 """
 
 from __future__ import annotations
@@ -15,10 +13,6 @@ from typing import Final
 from msgspec import Struct
 
 _MAX_NAME: Final = 253  # a DNS subdomain, as names of objects are
-
-NODE: Final = "k8s.node.name"
-CONTAINER: Final = "k8s.container.name"
-CONTAINER_ID: Final = "container.id"
 
 OWN_VARIABLES: Final = ("OTELGPU_NODE_NAME", "OTELGPU_POD_NAME", "OTELGPU_POD_NAMESPACE", "OTELGPU_POD_UID")
 """What the downward API is to set for the agent: docs/reference/identity.md."""

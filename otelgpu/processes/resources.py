@@ -23,8 +23,11 @@ from msgspec import Struct
 from otelgpu.model.inputs import LossCounted
 from otelgpu.model.losses import LossReports, Reasons
 from otelgpu.model.resource import (
+    CONTAINER,
+    CONTAINER_ID,
     GO,
     NAMESPACE,
+    NODE_NAME,
     OF_MACHINE,
     POD_NAME,
     POD_UID,
@@ -33,12 +36,7 @@ from otelgpu.model.resource import (
     resource,
     unnamed,
 )
-from otelgpu.processes.kubernetes import (
-    CONTAINER,
-    CONTAINER_ID,
-    NODE,
-    OwnPod,
-)
+from otelgpu.processes.kubernetes import OwnPod
 from otelgpu.processes.listing import PYTHON, ProcessFacts, executable_name, guess_service_name
 
 CLAIMED: Final = "otelgpu.claimed."
@@ -89,7 +87,7 @@ def identify(facts: ProcessFacts, own: OwnPod = OwnPod()) -> Identity:  # noqa: 
     """Where a process runs. ``own``: the agent's place."""
     found: dict[str, tuple[AttributeValue, Known]] = {}
     if own.node:
-        found[NODE] = own.node, Known.DOWNWARD_API
+        found[NODE_NAME] = own.node, Known.DOWNWARD_API
     if facts.container_id:
         by_mounts = facts.placed_by == "mountinfo"
         found[CONTAINER_ID] = facts.container_id, Known.MOUNTINFO if by_mounts else Known.CGROUP
@@ -106,7 +104,7 @@ def identify(facts: ProcessFacts, own: OwnPod = OwnPod()) -> Identity:  # noqa: 
 
 def own_attributes(own: OwnPod) -> dict[str, AttributeValue]:
     """Where the agent itself is, for its own telemetry."""
-    given = ((NODE, own.node), (POD_NAME, own.name), (NAMESPACE, own.namespace), (POD_UID, own.uid))
+    given = ((NODE_NAME, own.node), (POD_NAME, own.name), (NAMESPACE, own.namespace), (POD_UID, own.uid))
     return {key: value for key, value in given if value}
 
 

@@ -243,6 +243,21 @@ def test_a_user_who_is_not_root_observes_his_own_processes_and_no_others(
         assert "as that user, or as root (CAP_SYS_PTRACE)" in done.stderr
 
 
+@pytest.mark.parametrize("target", [("--inject", "-p"), ("--",)], ids=["running", "started"])
+def test_kernels_are_not_profiled_without_privileges_and_what_is_missing_is_said(
+    open_client: Path, target: tuple[str, ...]
+) -> None:
+    what = open_client if target == ("--",) else str(os.getpid())
+    command = (sys.executable, "-m", "otelgpu", "profile", "-t", "kernel", *target, what)
+    done = subprocess.run(
+        nobody(*command, reads=True), capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.endswith(
+        "run as root, or with CAP_BPF and CAP_PERFMON (otelgpu check says what is missing)\n"
+    )
+
+
 def test_a_library_that_is_not_there_is_said_and_the_program_goes_on(busy_program: Path) -> None:
     with running(busy_program, "numbers") as busy:
         with pytest.raises(InjectionFailed, match="cannot open shared object file"):

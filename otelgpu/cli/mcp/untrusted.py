@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any, Final
 
 from otelgpu.engine.description_tables import described
-from otelgpu.model.resource import AttributeValue
+from otelgpu.model.resource import CONTAINER_ID, NAMESPACE, NODE_NAME, POD_NAME, AttributeValue
 from otelgpu.model.text import printable
 
 WITHHELD: Final = "[withheld]"
@@ -112,10 +112,10 @@ _OF_RESOURCES: Final = (
     "process.pid",
     "process.executable.name",
     "host.name",
-    "container.id",
-    "k8s.pod.name",
-    "k8s.namespace.name",
-    "k8s.node.name",
+    CONTAINER_ID,
+    POD_NAME,
+    NAMESPACE,
+    NODE_NAME,
 )
 
 
