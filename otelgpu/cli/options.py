@@ -36,6 +36,7 @@ from otelgpu.engine.contract import Family
 from otelgpu.export.base import Exporter
 from otelgpu.export.destination import Opening
 from otelgpu.export.registry import forms, parse_destination
+from otelgpu.kernel.privileges.capabilities import perf_events_are_kept
 from otelgpu.kernel.scope import Scope
 from otelgpu.kernel.trace_context_map import PINNED_AT
 from otelgpu.model.resource import AttributeValue
@@ -419,6 +420,7 @@ def live_settings(config: Config, shared: ResourceDetector | None = None) -> Liv
         # What we write there ourselves would be taken for the processes' own.
         trace_contexts=None if config.publish_context else PINNED_AT,
         families=family_settings(config),
+        late_tracepoints=not (config.drop_privileges and perf_events_are_kept()),
         meanwhile=functools.partial(_import_the_rest, config),
     )
 

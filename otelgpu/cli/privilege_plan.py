@@ -15,6 +15,7 @@ from otelgpu.config import Config
 from otelgpu.export.base import Exporter
 from otelgpu.kernel.privileges import capabilities as needs
 from otelgpu.kernel.privileges import dropping as privileges
+from otelgpu.kernel.uprobe_links import UprobeLinks, uprobe_links
 from otelgpu.sources.capture import create_capture
 
 _log = logging.getLogger("otelgpu.cli")
@@ -45,13 +46,24 @@ def secured_plan(
 
 
 def give_up(config: Config, *, starts_program: bool = False) -> None:
-    """Keep the capabilities that later attachments and readings need, and no others."""
+    """Keep the capabilities that later attachments and readings need, and no others.
+
+    Before Linux 6.6 a probe is a perf event: where the kernel keeps those for CAP_SYS_ADMIN, that is one of them.
+    """
     unwanted = {
         needs.HOLDING: not config.hold_on_load,
         needs.SIGNALLING: not starts_program,
         needs.KERNEL_LOG: not config.fabric_interval_ms,
     }
-    privileges.give_up(need for need in needs.NEEDS if need.later and not unwanted.get(need, False))
+    wanted = [need for need in needs.NEEDS if need.later and not unwanted.get(need, False)]
+    if needs.perf_events_are_kept() and uprobe_links() is UprobeLinks.SINGLE:
+        wanted.append(needs.PERF_EVENTS)
+        _log.warning(
+            "%s is kept: without it this kernel lets nobody probe a library that is loaded later "
+            "(with kernel.perf_event_paranoid=2 it is given up)",
+            needs.names(needs.PERF_EVENTS.capabilities),
+        )
+    privileges.give_up(wanted)
 
 
 def report_missing() -> None:

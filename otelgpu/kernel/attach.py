@@ -96,6 +96,11 @@ def attach_tracepoints(family: LoadedFamily) -> None:
             family.links += [program.attach_tracepoint(category, name) for name in expand(listed)]
 
 
+def has_tracepoints(image: Image) -> bool:
+    """Whether :func:`attach_tracepoints` opens perf events for the family."""
+    return any(section.startswith("tracepoint/") for section in image.sections)
+
+
 def expand(listed: str) -> list[str]:
     """``sys_exit_read,write`` → ``["sys_exit_read", "sys_exit_write"]``: the prefix ends at the last ``_``."""
     first, *others = listed.split(",")

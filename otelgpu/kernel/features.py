@@ -139,8 +139,9 @@ def survey() -> list[Feature]:
 
 def privileges(own: capabilities.Held) -> list[Feature]:
     """What this process's capabilities are enough for; the first, ``capabilities``, is what nothing goes without."""
+    kept = [capabilities.PERF_EVENTS] if capabilities.perf_events_are_kept() else []
     return [_privilege("capabilities", capabilities.LOADING, own)] + [
-        _privilege(need.name, need, own) for need in capabilities.REPORTED
+        _privilege(need.name, need, own) for need in (*kept, *capabilities.REPORTED)
     ]
 
 

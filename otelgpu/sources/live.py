@@ -208,7 +208,7 @@ class LiveSource:
         self._call_symbols = frozenset(chain.from_iterable(functions[name] for name in self._operations))
         self._placer = ProbePlacer((), self._finder, with_returns=self.with_returns)
         # Side by side: the verifier takes its time, and start-up is counted in tenths of a second.
-        at_once = [n for n in self._choices if settings.hold_on_load or families[n].at_once(families)]
+        at_once = [n for n in self._choices if settings.begin_with(families[n], families, self._images[n])]
         with ThreadPoolExecutor(max_workers=max(len(families), 1), thread_name_prefix="load") as pool:
             loading = {name: pool.submit(self._load_one, self._images[name]) for name in at_once}
             settings.meanwhile()

@@ -7,6 +7,9 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
+from otelgpu.engine.contract import Family
+from otelgpu.kernel.attach import has_tracepoints
+from otelgpu.kernel.loader import Image
 from otelgpu.kernel.trace_context_map import PINNED_AT
 from otelgpu.model.settings import Settings
 from otelgpu.processes.probes import KEEP_NS
@@ -28,6 +31,12 @@ class LiveSettings(Struct, frozen=True, kw_only=True):
         default_factory=dict
     )  # constants of the families' BPF programs, by name
     trace_contexts: Path | None = PINNED_AT  # OBI's map, read if it is there at the start
+    late_tracepoints: bool = True  # whether any can be attached once the session has begun
     meanwhile: Callable[[], None] = lambda: None  # what there is to do while the kernel verifies programs
     families: Settings = field(default_factory=Settings)  # of which each family takes its own
     keep_probes_s: float = KEEP_NS / 1e9  # on a file that no process has mapped
+
+    def begin_with(self, family: Family, observed: Mapping[str, Family], image: Image) -> bool:
+        """Whether a session of the families ``observed`` loads this one at once: else when it is needed."""
+        too_late = not self.late_tracepoints and has_tracepoints(image)
+        return self.hold_on_load or too_late or family.at_once(observed)

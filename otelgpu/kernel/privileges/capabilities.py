@@ -40,6 +40,8 @@ SPLIT_FROM_ADMIN: Final = frozenset((Capability.BPF, Capability.PERFMON, Capabil
 """What CAP_SYS_ADMIN stands for as well (kernel: ``bpf_capable()``, ``perfmon_capable()`` and the like)."""
 
 _LIST: Final = tuple(Capability)
+_PARANOID: Final = Path("/proc/sys/kernel/perf_event_paranoid")
+_MOST_PARANOID: Final = 2  # of Linux itself: Documentation/admin-guide/sysctl/kernel.rst
 
 
 class Need(Struct, frozen=True, kw_only=True):
@@ -116,6 +118,15 @@ MOUNTING: Final = Need(
     when="no tracefs",
     later=False,
 )
+PERF_EVENTS: Final = Need(
+    name="perf events",
+    capabilities=frozenset((Capability.SYS_ADMIN,)),
+    does="tracepoints, and before Linux 6.6 probes: they are perf events, which these kernels keep from CAP_PERFMON",
+    without="no session begins, unless kernel.perf_event_paranoid is set to 2",
+    when="kernel.perf_event_paranoid above 2, on kernels of Debian and Ubuntu",
+    required=True,
+    later=False,
+)
 LOCKING: Final = Need(
     name="locked memory",
     capabilities=frozenset((Capability.SYS_RESOURCE,)),
@@ -142,6 +153,7 @@ NEEDS: Final = (
     HOLDING,
     SIGNALLING,
     MOUNTING,
+    PERF_EVENTS,
     LOCKING,
     GIVING_UP,
 )
@@ -193,6 +205,18 @@ def held_by_threads() -> Iterator[tuple[int, Held]]:
             yield int(name), held(Path("/proc/self/task", name))
         except OSError:
             continue
+
+
+def perf_events_are_kept(setting: Path = _PARANOID) -> bool:
+    """Whether the kernel may keep perf events for CAP_SYS_ADMIN, which then nobody can open who has given that up.
+
+    Linux itself knows levels up to 2; distributions added one for this (security/Kconfig's
+    SECURITY_PERF_EVENTS_RESTRICT): 3 in Debian, 4 in Ubuntu. False where the level cannot be read.
+    """
+    try:
+        return int(setting.read_text()) > _MOST_PARANOID
+    except (OSError, ValueError):
+        return False
 
 
 def names(capabilities: Iterable[Capability]) -> str:
