@@ -140,6 +140,29 @@ def test_an_upgrade_takes_away_what_is_switched_off(server: ApiServer, helm: Hel
             live(server, kind, name)
 
 
+def test_who_watches_may_ask_while_the_switch_is_on_and_the_agent_has_no_token(
+    server: ApiServer, helm: Helm
+) -> None:
+    def may_watch() -> bool:
+        account = "--as=system:serviceaccount:otelgpu:otelgpu"
+        try:
+            return server.kubectl("auth", "can-i", "watch", "pods", "-A", account).strip() == "yes"
+        except RigError:  # it fails where it is not allowed
+            return False
+
+    helm.put("install", "--set=switch.enabled=true", "--set=switch.apiServer.cidrs={10.97.0.1/32}")
+    spec = live(server, "daemonset", "otelgpu")["spec"]["template"]["spec"]
+    with_token = [
+        each["name"]
+        for each in spec["containers"]
+        if "api-server" in {mount["name"] for mount in each["volumeMounts"]}
+    ]
+    assert (with_token, spec["automountServiceAccountToken"]) == (["watch-pods"], False)
+    assert may_watch()
+    helm.put("upgrade", "--set=switch.enabled=false")
+    assert not may_watch()
+
+
 @pytest.mark.parametrize(
     ("option", "reported"),
     [

@@ -104,6 +104,16 @@ def differences(one: Any, other: Any, path: str = "") -> Iterator[str]:
         yield path.removeprefix(".")
 
 
+def patched(below: Any, above: Any) -> Any:
+    """As a strategic merge patch changes an object; the lists that ours name have things with names."""
+    if isinstance(below, Mapping) and isinstance(above, Mapping):
+        return {**below, **{key: patched(below.get(key), each) for key, each in above.items()}}
+    if isinstance(below, list) and isinstance(above, list) and _named(below) and _named(above):
+        one, other = ({each["name"]: each for each in values} for values in (below, above))
+        return list(patched(one, other).values())
+    return above
+
+
 def _named(values: list[Any]) -> bool:
     names = [each.get("name") for each in values if isinstance(each, Mapping)]
     return len(names) == len(values) == len(set(names)) and None not in names

@@ -20,10 +20,13 @@ from tests.deploy.manifests import (
     HELM,
     KUBERNETES,
     HelmError,
+    Objects,
     agent_of,
+    container,
     differences,
     manifests,
     missing_helm,
+    patched,
     render,
 )
 
@@ -31,6 +34,7 @@ pytestmark = pytest.mark.skipif(missing_helm() is not None, reason=str(missing_h
 
 PLAIN = {"daemonset": ("daemonset", "collector", "networkpolicy"), "sidecar": ("sidecar",)}
 WORKLOADS = {"daemonset": ("DaemonSet", "otelgpu"), "sidecar": ("Deployment", "llm-server")}
+SWITCH = ("--set=switch.enabled=true", "--set=switch.apiServer.cidrs={10.0.0.1/32}")
 DASHBOARDS = DEPLOY / "grafana" / "dashboards"
 # What an installed chart says besides: whose it is, when to start pods anew, and where images are taken from.
 CHARTS_OWN = (
@@ -41,9 +45,8 @@ CHARTS_OWN = (
 )
 
 
-@pytest.mark.parametrize("mode", PLAIN)
-def test_chart_says_what_the_plain_manifests_say(mode: str) -> None:
-    plain, rendered = manifests(*PLAIN[mode]), render(mode)
+def assert_same(plain: Objects, rendered: Objects) -> None:
+    """Of a chart without settings and the files that it stands for."""
     assert set(rendered) - set(plain) == {("ConfigMap", "otelgpu-collector")}
     assert set(plain) <= set(rendered)
     for key, each in plain.items():
@@ -59,6 +62,47 @@ def test_chart_says_what_the_plain_manifests_say(mode: str) -> None:
         left.discard("metadata.namespace")
         left.discard("metadata.labels")
         assert left == set(), key
+
+
+@pytest.mark.parametrize("mode", PLAIN)
+def test_chart_says_what_the_plain_manifests_say(mode: str) -> None:
+    assert_same(manifests(*PLAIN[mode]), render(mode))
+
+
+def test_the_switch_is_what_the_plain_manifest_and_its_patch_are() -> None:
+    plain = manifests("daemonset", "collector", "switch")
+    agent = ("DaemonSet", "otelgpu")
+    patch = yaml.safe_load((DEPLOY / "kubernetes/patches/switch.yaml").read_text())
+    plain[agent] = patched(plain[agent], patch)
+    rendered = render("daemonset", "--set=switch.enabled=true", "--set=networkPolicy.enabled=false")
+    assert_same(plain, rendered)
+    spec = rendered[agent]["spec"]["template"]["spec"]
+    assert [each["name"] for each in spec["containers"]] == [
+        "otelgpu",
+        "watch-pods",
+    ]  # exec and logs: the agent's
+
+
+def test_the_agents_policy_lets_the_switch_reach_the_api_server_and_nothing_else() -> None:
+    key = ("NetworkPolicy", "otelgpu")
+    without, given = (render("daemonset", *options)[key]["spec"] for options in ((), SWITCH))
+    assert given["egress"][:-1] == without["egress"]
+    assert given["egress"][-1] == {
+        "to": [{"ipBlock": {"cidr": "10.0.0.1/32"}}],
+        "ports": [{"port": 443}, {"port": 6443}],
+    }
+    # Where the chart does not limit what the agent reaches, nobody has to say where that server is.
+    elsewhere = ("--set=switch.enabled=true", "--set=endpoint=http://collector.example:4317")
+    assert "egress" not in render("daemonset", *elsewhere)[key]["spec"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "reported"),
+    [("daemonset", "switch.apiServer.cidrs"), ("sidecar", "switch is of mode daemonset")],
+)
+def test_a_switch_that_cannot_work_is_refused(mode: str, reported: str) -> None:
+    with pytest.raises(HelmError, match=reported):
+        render(mode, "--set=switch.enabled=true")
 
 
 @pytest.mark.parametrize("mode", PLAIN)
@@ -87,6 +131,16 @@ def test_chart_says_what_the_plain_manifests_say(mode: str) -> None:
 def test_what_is_rendered_has_only_fields_that_kubernetes_knows(mode: str, options: tuple[str, ...]) -> None:
     for each in render(mode, *options).values():
         kubernetes_validate.validate(each, KUBERNETES, strict=True)
+
+
+def test_the_switch_has_only_fields_that_kubernetes_knows() -> None:
+    variable = ("--set=switch.env[0].name=KUBERNETES_SERVICE_HOST", "--set=switch.env[0].value=10.0.0.1")
+    objects = render("daemonset", *SWITCH, *variable)
+    for each in objects.values():
+        kubernetes_validate.validate(each, KUBERNETES, strict=True)
+    spec = objects["DaemonSet", "otelgpu"]["spec"]["template"]["spec"]
+    names = [each["name"] for each in container(spec, "watch-pods")["env"]]
+    assert names == ["OTELGPU_NODE_NAME", "KUBERNETES_SERVICE_HOST"]
 
 
 @pytest.mark.parametrize("mode", PLAIN)

@@ -37,6 +37,10 @@ WRONG = {
     "nodeSelector: {gpu: true}": "nodeSelector",
     "tolerations: [{effect: Never}]": "tolerations",
     "podLabels: [a]": "podLabels",
+    "switch: {enabled: 'yes'}": "enabled",
+    "switch: {apiServer: {cidrs: [10.0.0.1]}}": "cidrs",
+    "switch: {apiServer: {ports: []}}": "ports",
+    "switch: {resources: {cpu: 5m}}": "resources",
     "dashboards: {enabled: 1}": "dashboards",
     "dashboards: {labels: {grafana_dashboard: 1}}": "labels",
     "podMonitor: {interval: 30}": "interval",
@@ -127,6 +131,7 @@ def test_a_wrong_value_is_refused_by_its_name(given: str, named: str) -> None:
         "resources: {limits: {cpu: 1, memory: 1Gi, example.com/gpu: 2}}",
         "tolerations: [{operator: Exists}]",
         "networkPolicy: {metricsFrom: [{ipBlock: {cidr: 10.0.0.0/8}}]}",
+        "switch: {enabled: true, apiServer: {cidrs: ['10.0.0.1/32', '2001:db8::1/128'], ports: [16443]}}",
         "global: {imageRegistry: registry.example}",
     ],
 )

@@ -90,6 +90,10 @@ env:
       fieldRef:
         fieldPath: {{ $path }}
   {{- end }}
+  {{- if .Values.switch.enabled }}
+  - name: OTELGPU_SWITCH_FILE
+    value: {{ include "otelgpu.switch.file" . }}
+  {{- end }}
   {{- with .Values.env }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
@@ -128,6 +132,57 @@ capabilities:
   drop: [ALL]
   add:
     {{- toYaml .Values.capabilities | nindent 4 }}
+{{- end }}
+
+{{- /* Where watch-pods writes what pods ask for, and the agent reads it. */ -}}
+{{- define "otelgpu.switch.file" -}}
+{{- if ne .Values.mode "daemonset" }}{{ fail "switch.enabled: the switch is of mode daemonset" }}{{ end -}}
+/run/otelgpu/switches.json
+{{- end }}
+
+{{- /* The container watch-pods, and the token that is mounted into it alone. */ -}}
+{{- define "otelgpu.watch.pods" -}}
+- name: watch-pods
+  image: {{ include "otelgpu.image" . }}
+  imagePullPolicy: {{ .Values.image.pullPolicy }}
+  args: [watch-pods, --output, {{ include "otelgpu.switch.file" . }}]
+  env:
+    - name: OTELGPU_NODE_NAME
+      valueFrom:
+        fieldRef:
+          fieldPath: spec.nodeName
+    {{- with .Values.switch.env }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  {{- with .Values.switch.resources }}
+  resources:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  securityContext:
+    allowPrivilegeEscalation: false
+    readOnlyRootFilesystem: true
+    capabilities:
+      drop: [ALL]
+  volumeMounts:
+    - name: run
+      mountPath: /run/otelgpu
+    - name: api-server
+      mountPath: /var/run/secrets/kubernetes.io/serviceaccount
+      readOnly: true
+{{- end }}
+
+{{- define "otelgpu.watch.pods.volumes" -}}
+- name: api-server
+  projected:
+    sources:
+      - serviceAccountToken:
+          path: token
+          expirationSeconds: 3600
+      - configMap:
+          name: kube-root-ca.crt
+          items:
+            - key: ca.crt
+              path: ca.crt
 {{- end }}
 
 {{- define "otelgpu.agent.volumes" -}}
