@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,7 @@ from tests.cluster.node import (
     BUSYBOX,
     IMAGE,
     NODE,
+    SERVICE_IMAGE,
     Cluster,
     left_on,
     service_pod,
@@ -105,6 +108,71 @@ def test_pods_with_a_label_are_profiled_side_by_side(cluster: Cluster, plugin: P
     assert done.returncode == 0, done.stderr
     for pod in ("llm-server-1", "llm-server-2"):
         assert (plugin.folder / f"rank-{pod}.folded").stat().st_size > 0, done.stderr
+
+
+# A loop that saves after every fifth step, on the thread that computes.
+_STALLED = """\
+import time
+
+def compute():
+    sum(i * i for i in range(100_000))
+    time.sleep(0.03)
+
+def save(state):
+    with open("/data/checkpoint.bin", "wb") as file:
+        file.write(state)
+
+state = bytes(50_000_000)
+while True:
+    for _ in range(5):
+        compute()
+    save(state)
+"""
+
+
+def training_job(name: str) -> list[dict[str, Any]]:
+    """An indexed Job of two pods that run it, and the ConfigMap that they have it from."""
+    metadata = {"name": name, "namespace": SERVING}
+    script = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"train.py": _STALLED}}
+    run = ["/opt/service/bin/python", "/code/train.py"]
+    mounted = {"volumeMounts": [{"name": each, "mountPath": f"/{each}"} for each in ("code", "data")]}
+    volumes = [
+        {"name": "code", "configMap": {"name": name}},
+        {"name": "data", "emptyDir": {"medium": "Memory", "sizeLimit": "64Mi"}},
+    ]
+    pod = simple_pod(name, SERVICE_IMAGE, run, container=mounted, volumes=volumes, restartPolicy="Never")
+    spec = {
+        "completions": 2,
+        "parallelism": 2,
+        "completionMode": "Indexed",
+        "template": {"spec": pod["spec"]},
+    }
+    return [script, {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}]
+
+
+@pytest.fixture
+def job(prepared: Cluster) -> Iterator[str]:
+    """Its name; both its pods run."""
+    name, of_job = "train", ("-n", SERVING, "-l", "batch.kubernetes.io/job-name=train")
+    prepared.apply(*training_job(name))
+    wait_until(lambda: len(prepared.items("pods", *of_job)) == 2, "the job's pods")
+    prepared.kubectl("wait", "pods", *of_job, "--for=condition=Ready", "--timeout=120s")
+    yield name
+    prepared.kubectl("delete", "job,configmap", name, "-n", SERVING, "--cascade=foreground")
+
+
+def test_a_job_is_diagnosed_pod_by_pod_and_the_line_that_it_waits_at_is_named(
+    job: str, plugin: Plugin
+) -> None:
+    """By the pods' own Jobs, where no otelgpu is on PATH."""
+    done = plugin.run("diagnose", job, *TARGET[1:3], "--job-namespace", JOBS, "--kind", "stall", "-d", "8")
+    assert done.returncode == 3, done.stderr + done.stdout
+    _, *said = re.split(rf"^{job}-[01]-\w+:\n", done.stdout, flags=re.MULTILINE)
+    assert len(said) == 2, done.stdout
+    assert all("checkpoint.bin at train.py:9 save" in each for each in said), done.stdout
+    files = sorted(each.name for each in (plugin.folder / f"{job}-stall").iterdir())
+    expected = [rf"{job}-{number}-\w+\.{kind}" for number in (0, 1) for kind in ("html", "jsonl")]
+    assert all(map(re.fullmatch, expected, files)), files
 
 
 def test_an_environment_is_deployed_worked_in_and_deleted(cluster: Cluster, plugin: Plugin) -> None:
