@@ -32,7 +32,12 @@ PROFILES_GATE: Final = "--feature-gates=service.profilesSupport"
 _VALIDATE_TIMEOUT_S: Final = 60
 _ARRIVAL_TIMEOUT_S: Final = 30.0
 _COMMAND: Final = re.compile(r"^#   (.+)$", re.MULTILINE)
-_PATHS: Final = {"traces": "/v1/traces", "metrics": "/v1/metrics", "profiles": "/v1development/profiles"}
+_PATHS: Final = {
+    "traces": "/v1/traces",
+    "metrics": "/v1/metrics",
+    "logs": "/v1/logs",
+    "profiles": "/v1development/profiles",
+}
 
 
 class _Message(Protocol):

@@ -11,12 +11,14 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.profiles.v1development.profiles_service_pb2 import (
     ExportProfilesServiceRequest,
 )
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope, KeyValue
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, ScopeLogs
 from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     AGGREGATION_TEMPORALITY_CUMULATIVE,
     Metric,
@@ -94,6 +96,16 @@ def metrics(name: str, resource: Mapping[str, Any] = SERVICE) -> ExportMetricsSe
     return ExportMetricsServiceRequest(resource_metrics=[part])
 
 
+def events(name: str, resource: Mapping[str, Any] = SERVICE) -> ExportLogsServiceRequest:
+    """One event of this name."""
+    record = LogRecord(time_unix_nano=time.time_ns(), event_name=name)
+    part = ResourceLogs(
+        resource=Resource(attributes=_attributes(resource)),
+        scope_logs=[ScopeLogs(scope=_SCOPE, log_records=[record])],
+    )
+    return ExportLogsServiceRequest(resource_logs=[part])
+
+
 def sent_spans(requests: Iterable[Request]) -> list[tuple[dict[str, Any], Span]]:
     """Every span that came by OTLP, with its resource's attributes."""
     return [
@@ -118,6 +130,18 @@ def sent_metrics(requests: Iterable[Request]) -> list[tuple[dict[str, Any], Metr
     ]
 
 
+def sent_events(requests: Iterable[Request]) -> list[str]:
+    """The name of every event that came by OTLP."""
+    return [
+        record.event_name
+        for request in requests
+        if "LogsService" in request.path
+        for part in ExportLogsServiceRequest.FromString(request.body).resource_logs
+        for scope in part.scope_logs
+        for record in scope.log_records
+    ]
+
+
 def sent_profiles(requests: Iterable[Request]) -> list[ExportProfilesServiceRequest]:
     """Every request of profiles."""
     return [
@@ -128,12 +152,13 @@ def sent_profiles(requests: Iterable[Request]) -> list[ExportProfilesServiceRequ
 
 
 def names_sent(requests: Iterable[Request]) -> Iterator[tuple[str, str]]:
-    """Signal and name of each span and metric, and of each text of a profile, whatever protocol they came by."""
+    """Signal and name of each span, metric and event, and of each text of a profile, whatever protocol they came by."""
     requests = list(requests)
     for _, each in sent_spans(requests):
         yield "traces", each.name
     for _, metric in sent_metrics(requests):
         yield "metrics", metric.name
+    yield from (("logs", name) for name in sent_events(requests))
     for profiles in sent_profiles(requests):
         yield from (("profiles", text) for text in profiles.dictionary.string_table)
     for request in requests:

@@ -29,6 +29,7 @@ from tests.backends.configured import (
 )
 from tests.backends.kubernetes_api import kubernetes_api
 from tests.backends.otlp_messages import (
+    events,
     metrics,
     names_sent,
     sent_profiles,
@@ -42,6 +43,7 @@ from tests.unit.export.profile_builders import samples
 FILES: Final = config_files()
 BACKENDS: Final = [file for file in FILES if file.startswith("backends/")]
 SPAN: Final = "chat llama"
+EVENT: Final = "otelgpu.switch"
 METRIC: Final = "gen_ai.requests"
 """Of no unit, so that Prometheus adds only ``_total``."""
 
@@ -132,9 +134,10 @@ def started(folder: Path, file: str) -> Iterator[Started]:
 
 
 def send_all(started: Started) -> None:
-    """A span, a metric and, where it takes them, profiles."""
+    """A span, a metric, an event and, where it takes them, profiles."""
     assert started.collector.send("traces", traces([span(SPAN, trace=1)])) == 200
     assert started.collector.send("metrics", metrics(METRIC)) == 200
+    assert started.collector.send("logs", events(EVENT)) == 200
     if PROFILES_GATE in started.command.options:
         for payload in encode_profiles([samples(5)]):
             assert started.collector.send("profiles", payload.body) == 200
@@ -145,7 +148,7 @@ def expected_of(file: str) -> set[tuple[str, str]]:
     metric = (
         f"{METRIC.replace('.', '_')}_total" if file == "backends/prometheus-remote-write.yaml" else METRIC
     )
-    names = {"traces": SPAN, "metrics": metric, "profiles": "gpu_kernel_time"}
+    names = {"traces": SPAN, "metrics": metric, "logs": EVENT, "profiles": "gpu_kernel_time"}
     return {(signal, names[signal]) for signal in signals_of(file)}
 
 

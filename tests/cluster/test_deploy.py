@@ -32,6 +32,7 @@ BACKEND = {
         "pipelines": {
             "traces/backend": {"receivers": ["forward"], "exporters": ["debug"]},
             "metrics/backend": {"receivers": ["forward"], "exporters": ["debug"]},
+            "logs/backend": {"receivers": ["forward"], "exporters": ["debug"]},
         }
     },
 }
