@@ -63,15 +63,18 @@ def is_ready(pod: dict[str, Any]) -> bool:
 def pod_of(cluster: Cluster, namespace: str, selector: str) -> dict[str, Any]:
     """The one that is ready."""
 
-    def ready() -> list[dict[str, Any]]:
-        return [pod for pod in cluster.items("pods", "-n", namespace, "-l", selector) if is_ready(pod)]
+    found: list[dict[str, Any]] = []
+
+    def is_there() -> bool:
+        found[:] = filter(is_ready, cluster.items("pods", "-n", namespace, "-l", selector))
+        return bool(found)
 
     try:
-        wait_until(lambda: bool(ready()), f"a pod with {selector} to be ready")
+        wait_until(is_there, f"a pod with {selector} to be ready")
     except RigError as error:
         described = cluster.kubectl("describe", "pods", "-n", namespace, "-l", selector)
         raise RigError(f"{error}\n{described[-3000:]}") from None
-    return ready()[0]
+    return found[0]
 
 
 @pytest.fixture(scope="module")

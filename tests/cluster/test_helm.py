@@ -1,5 +1,7 @@
 """The chart on a real node: a real Helm installs it, its agents observe, ``helm test`` finds what it sent delivered.
 
+And an annotation of a pod is heard of, and what became of it is an event that the Collector has.
+
 No kube-proxy and no DNS run on it: the Collector is told where the API server is, the agents where the Collector is,
 and the test where its node's agent is.
 """
@@ -13,8 +15,8 @@ import pytest
 import yaml
 
 from tests.cluster.helm import NAMESPACE, RELEASE, Helm
-from tests.cluster.node import Cluster, wait_until
-from tests.cluster.test_deploy import AGENT, API_SERVER, BACKEND, COLLECTOR, pod_of
+from tests.cluster.node import BUSYBOX, Cluster, simple_pod, wait_until
+from tests.cluster.test_deploy import AGENT, API_SERVER, BACKEND, COLLECTOR, logs, pod_of
 from tests.deploy.manifests import CHART, HelmError, missing_helm
 
 pytestmark = pytest.mark.skipif(missing_helm() is not None, reason=str(missing_helm()))
@@ -24,11 +26,14 @@ pytestmark = pytest.mark.skipif(missing_helm() is not None, reason=str(missing_h
 def installed(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Helm]:
     """The chart as the manual installs it, and afterwards no pod of it."""
     cluster.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--timeout=120s")
-    cluster.kubectl("delete", "clusterrole,clusterrolebinding", "otelgpu-collector", "--ignore-not-found")
+    bound = ("otelgpu-collector", "otelgpu-watch-pods")
+    cluster.kubectl("delete", "clusterrole,clusterrolebinding", *bound, "--ignore-not-found")
     cluster.namespace(NAMESPACE, "privileged")
+    switch = {"enabled": True, "env": API_SERVER, "apiServer": {"cidrs": ["10.97.0.1/32"], "ports": [26443]}}
+    values = {"collector": {"env": API_SERVER}, "switch": switch}
     folder: Path = tmp_path_factory.mktemp("helm")
     (folder / "backend.yaml").write_text(yaml.safe_dump(BACKEND))
-    (folder / "values.yaml").write_text(yaml.safe_dump({"collector": {"env": API_SERVER}}))
+    (folder / "values.yaml").write_text(yaml.safe_dump(values))
     helm = Helm(cluster, folder)
     given = (f"--values={folder / 'values.yaml'}", f"--set-file=collector.backend={folder / 'backend.yaml'}")
     helm.put("install", *given)
@@ -46,6 +51,26 @@ def installed(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 def test_helm_test_finds_that_its_requests_were_delivered(installed: Helm) -> None:
     assert "Phase:          Succeeded" in installed("test", RELEASE, "--timeout=150s")
+
+
+def test_an_annotation_of_a_pod_is_heard_of_and_what_became_of_it_is_an_event(
+    cluster: Cluster, installed: Helm
+) -> None:
+    cluster.namespace("annotated")
+    pod = simple_pod("looked-at", BUSYBOX, ["sleep", "900"])
+    pod["metadata"] |= {"namespace": "annotated", "annotations": {"otelgpu.io/detail": "all 2m"}}
+    cluster.apply(pod)
+    cluster.wait_ready("looked-at", "annotated")
+    uid = cluster.pod("looked-at", "annotated")["metadata"]["uid"]
+    event = ("EventName: otelgpu.switch", f"k8s.pod.uid: Str({uid})", "otelgpu.switch.state: Str(began)")
+    try:
+        wait_until(
+            lambda: all(each in logs(cluster, NAMESPACE, COLLECTOR, "collector") for each in event),
+            "the event of the switch",
+            60,
+        )
+    finally:
+        cluster.kubectl("delete", "pod", "looked-at", "-n", "annotated")
 
 
 def test_the_pod_of_a_test_that_failed_says_what_does_not_answer(cluster: Cluster, installed: Helm) -> None:
