@@ -104,11 +104,17 @@ static struct connection *open_page(void)
 	return page;
 }
 
-static int ask(const char *path)
+static int say_hello(int asking)
 {
 	struct inject_hello hello = { .magic = INJECT_MAGIC,
 				      .version = INJECT_VERSION,
 				      .digest = interface_digest() };
+
+	return send(asking, &hello, sizeof(hello), MSG_NOSIGNAL) == sizeof(hello);
+}
+
+static int ask(const char *path)
+{
 	struct sockaddr_un address = { .sun_family = AF_UNIX };
 	int asking;
 
@@ -122,8 +128,7 @@ static int ask(const char *path)
 	asking = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (asking < 0)
 		return -1;
-	if (connect(asking, (struct sockaddr *)&address, sizeof(address)) ||
-	    send(asking, &hello, sizeof(hello), MSG_NOSIGNAL) != sizeof(hello)) {
+	if (connect(asking, (struct sockaddr *)&address, sizeof(address)) || !say_hello(asking)) {
 		debug("no agent at ", path); /* strerror() may take a lock */
 		close(asking);
 		return -1;
@@ -149,7 +154,7 @@ static int take_answer(int asking)
 	ssize_t got;
 
 	do
-		got = recvmsg(asking, &message, MSG_CMSG_CLOEXEC);
+		got = recvmsg(asking, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
 	while (got < 0 && errno == EINTR);
 	if (got < 0 && errno == EAGAIN)
 		return -2;
@@ -503,17 +508,15 @@ void inject_live_ended(void)
 	mapped = NULL;
 }
 
-static enum state connect_live(struct connection *page, const char *path)
+static enum state connect_live(struct connection *page, int asking)
 {
 	int memory, is_ready;
 
 	page->tgid = (__u32)getpid(); /* a child's page is empty */
-	page->socket = ask(path);
-	if (page->socket < 0)
+	if (!say_hello(asking))
 		return STATE_OFF;
-	await_answer(page->socket, LIVE_ANSWER_MS);
-	memory = take_answer(page->socket);
-	close(page->socket);
+	await_answer(asking, LIVE_ANSWER_MS);
+	memory = take_answer(asking);
 	if (memory < 0)
 		return STATE_OFF;
 	is_ready = map_memory(page, memory);
@@ -523,18 +526,17 @@ static enum state connect_live(struct connection *page, const char *path)
 
 /*
  * What a thread that was started for it calls, in a process that runs already (otelgpu/processes/live_injection).
- * All signals are blocked in it, and in the thread that device time has from it.
+ * All signals are blocked in it, and in the thread that device time has from it. The agent has the other end of the
+ * socket ``asking``, which the caller closes.
  */
-EXPORTED __u64 otelgpu_live_begin(const struct live_request *request);
-EXPORTED __u64 otelgpu_live_begin(const struct live_request *request)
+EXPORTED __u64 otelgpu_live_begin(const struct live_request *request, int asking);
+EXPORTED __u64 otelgpu_live_begin(const struct live_request *request, int asking)
 {
 	struct connection *page = __atomic_load_n(&connection, __ATOMIC_ACQUIRE);
 	enum cupti_counter reason;
 	__u32 state;
 
-	if (request->magic != INJECT_MAGIC || request->version != INJECT_VERSION ||
-	    strnlen((const char *)request->socket, sizeof(request->socket)) ==
-		    sizeof(request->socket))
+	if (request->magic != INJECT_MAGIC || request->version != INJECT_VERSION)
 		return LIVE_MALFORMED;
 	if (getenv(SOCKET_VARIABLE))
 		return LIVE_ALREADY; /* its calls come through here: what was not connected stays so */
@@ -547,7 +549,7 @@ EXPORTED __u64 otelgpu_live_begin(const struct live_request *request)
 	    !__atomic_compare_exchange_n(&page->state, &state, STATE_BUSY, 0, __ATOMIC_ACQ_REL,
 					 __ATOMIC_ACQUIRE))
 		return LIVE_ALREADY;
-	state = connect_live(page, (const char *)request->socket);
+	state = connect_live(page, asking);
 	if (state == STATE_READY)
 		__atomic_store_n(&page->generation, ++generations, __ATOMIC_RELEASE);
 	__atomic_store_n(&page->state, state, __ATOMIC_RELEASE);

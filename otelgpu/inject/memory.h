@@ -22,7 +22,7 @@
 
 enum inject_number {
 	INJECT_MAGIC = 0x4f54474a, /* "OTGJ" */
-	INJECT_VERSION = 1,
+	INJECT_VERSION = 2,
 	INJECT_HEADER_BYTES = 4096,
 };
 
@@ -36,14 +36,13 @@ struct live_request {
 	__u32 version;
 	__u32 per_second;  /* OTELGPU_INJECT_CUPTI_RATE; 0: the default */
 	__u32 buffers_mib; /* OTELGPU_INJECT_CUPTI_MIB; 0: the default */
-	__u8 socket[112];  /* path, ended by a zero */
 };
 
 enum live_answer {
 	LIVE_NONE = 0,
 	LIVE_OBSERVED = 1,	/* from now on, until the agent goes */
 	LIVE_ALREADY = 2,	/* an agent is there already: nothing was changed */
-	LIVE_NOT_CONNECTED = 3, /* no agent at the socket, or it refused */
+	LIVE_NOT_CONNECTED = 3, /* the agent has gone, or refused */
 	LIVE_MALFORMED = 4,	/* the request is of another version */
 	LIVE_CUPTI = 64, /* and enum cupti_counter: why there is no device time; nothing is left */
 };

@@ -38,7 +38,6 @@ from otelgpu.processes.resources import ResourceDetector
 
 _LOOK_EVERY_S: Final = 0.02  # at how full the rings are: they wake nobody
 _FULL_ENOUGH: Final = 0.25
-_ANSWER_WITHIN_S: Final = 0.05
 _COUNTERS_EVERY_NS: Final = 1_000_000_000
 
 
@@ -112,8 +111,8 @@ class InjectedSource:
             tgid,
             self._library.path,
             LIVE_FUNCTION,
-            live_request(self._library.layout, self._listener.path),
-            meanwhile=lambda: self._listener.answer_one(_ANSWER_WITHIN_S),
+            live_request(self._library.layout),
+            self._listener.answer,
         )
         refuse_answer(self._library.layout, tgid, loaded.answer)
 

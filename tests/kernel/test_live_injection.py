@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -99,7 +100,7 @@ def test_the_second_of_two_agents_is_refused_and_the_first_goes_on(busy_program:
     with running(busy_program, "threads") as busy:
         busy.before = busy.counts
         listener = InjectListener(library.layout, read_image("cuda").btf)
-        request = live_request(library.layout, listener.path)
+        request = live_request(library.layout)
         try:
             answers = [
                 load_library(
@@ -107,7 +108,7 @@ def test_the_second_of_two_agents_is_refused_and_the_first_goes_on(busy_program:
                     library.path,
                     LIVE_FUNCTION,
                     request,
-                    meanwhile=lambda: listener.answer_one(0.02),
+                    listener.answer,
                 ).answer
                 for _ in range(2)
             ]
@@ -258,11 +259,16 @@ def test_kernels_are_not_profiled_without_privileges_and_what_is_missing_is_said
     )
 
 
-def test_a_library_that_is_not_there_is_said_and_the_program_goes_on(busy_program: Path) -> None:
+def test_a_library_that_is_none_is_said_and_the_program_goes_on(busy_program: Path, tmp_path: Path) -> None:
+    other = tmp_path / "libother.so"
     with running(busy_program, "numbers") as busy:
-        with pytest.raises(InjectionFailed, match="cannot open shared object file"):
-            load_library(busy.process.pid, Path("/nowhere/libother.so"), LIVE_FUNCTION, b"")
-        assert not busy.left_behind
+        busy.before = busy.counts
+        with pytest.raises(InjectionFailed, match="No such file"):
+            load_library(busy.process.pid, other, LIVE_FUNCTION, b"", socket.socket.close)
+        other.write_bytes(b"not an ELF file" * 100)
+        with pytest.raises(InjectionFailed, match=r"cannot load the library: /proc/thread-self/fd/.*ELF"):
+            load_library(busy.process.pid, other, LIVE_FUNCTION, b"", socket.socket.close)
+        assert await_dormant(busy), (busy.counts, busy.before, busy.left_behind)
         busy.end()
         assert busy.code == 0
 

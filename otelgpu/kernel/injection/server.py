@@ -54,7 +54,6 @@ _UCRED: Final = struct.Struct("<iII")
 _ANSWER: Final = b"\0\0\0\0"  # what a descriptor travels with
 _SO_PEERPIDFD: Final = 77  # include/uapi/asm-generic/socket.h; Linux 6.5
 _BACKLOG: Final = 256
-_SAYS_WITHIN_S: Final = 1.0
 _RELIEF_S: Final = 0.02  # what hinders an accept is not over at once
 _SLOW_START_NS: Final = 1_000_000_000  # calls that were under way when a process connected began so long ago
 _FNV_OFFSET: Final = 0xCBF29CE484222325
@@ -229,21 +228,6 @@ class InjectListener:
         self._socket.bind(str(self.path))
         self._socket.listen(_BACKLOG)
 
-    def answer_one(self, within_s: float) -> None:
-        """Answer a process that asks within that time, here and not in the thread; for before :meth:`start`."""
-        if not is_readable(self._socket.fileno(), within_s):
-            return
-        try:
-            connection = self._socket.accept()[0]
-        except OSError:
-            self._counters["connection_failed"] += 1
-            return
-        if is_readable(connection.fileno(), _SAYS_WITHIN_S):
-            self._answer(connection)
-        else:
-            connection.close()
-            self._counters["connection_silent"] += 1
-
     def start(self) -> None:
         """Answer from here on; who has connected before is waiting. Not before the last fork. Idempotent."""
         if self._thread is None:
@@ -267,7 +251,7 @@ class InjectListener:
                     if descriptor != self._socket.fileno():
                         # Taken off first: what was closed is reported of as long as a child holds it.
                         events.unregister(descriptor)
-                        self._answer(waiting.pop(descriptor))
+                        self.answer(waiting.pop(descriptor))
                         continue
                     try:
                         accepted = self._socket.accept()[0]
@@ -283,7 +267,8 @@ class InjectListener:
                     waiting.pop(oldest).close()
                     self._counters["connection_silent"] += 1
 
-    def _answer(self, connection: socket.socket) -> None:
+    def answer(self, connection: socket.socket) -> None:
+        """A process that has said something, and close the connection; from elsewhere only before :meth:`start`."""
         with connection:
             try:
                 reason = self._welcome(connection)

@@ -3,7 +3,7 @@
 A thread of the process is stopped where it holds no lock that loading a library needs (:mod:`.safe_point`), and made to
 call ``mmap`` and ``pthread_create`` as a signal handler would (:mod:`.amd64`): the way back is a signal frame, which
 the kernel takes everything from, whether or not we are still there. The new thread, and not the one that was held,
-loads the library.
+loads the library, whose descriptor it is sent: the process may be in a container, and see neither the file nor us.
 
 * :mod:`.refusals` — who is not touched, and why
 * :mod:`.target` — memory, modules and functions of the process

@@ -139,20 +139,33 @@ def before_sigreturn(registers: Mapping[str, int], back: int) -> dict[str, int]:
 
 # -- The code that the new thread runs --------------------------------------------------------------
 
-SYMBOL_AT: Final = 128
-PATH_AT: Final = 256
-ERROR_AT: Final = 2304
-REQUEST_AT: Final = 2560
-BLOCK_BYTES: Final = 4096
-SYMBOL_MOST: Final = 128
-PATH_MOST: Final = 2048
 FUNCTIONS: Final = ("pthread_self", "pthread_detach", "dlopen", "dlsym", "dlerror")
 """In the block's first words."""
-ERROR_BYTES: Final = 256
 ANSWER_AT: Final = 48
 DONE_AT: Final = 56
 TID_AT: Final = 60
 THREAD_AT: Final = 64
+SOCKETS_AT: Final = 72
+"""Two descriptors: of the process, and for us to take."""
+OFFERED_AT: Final = 80
+RESULT_AT: Final = 84
+"""Of its last system call: what it gave, or an error's number below zero."""
+_POLLED_AT: Final = 88
+SYMBOL_AT: Final = 128
+_PATH_AT: Final = 256
+_MESSAGE_AT: Final = 320
+_CONTROL_AT: Final = 384
+_WORD_AT: Final = 408
+_VECTOR_AT: Final = 416
+ERROR_AT: Final = 2304
+ERROR_BYTES: Final = 256
+REQUEST_AT: Final = 2560
+BLOCK_BYTES: Final = 4096
+SYMBOL_MOST: Final = 128
+_PATH: Final = b"/proc/thread-self/fd//////////"
+"""What is opened: the descriptor's number is written over its end."""
+_NONE: Final = -1
+_POLLIN: Final = 1
 
 LOADER: Final = bytes.fromhex(
     "53"  # push %rbx
@@ -163,18 +176,61 @@ LOADER: Final = bytes.fromhex(
     "ff13"  # call *(%rbx)
     "4889c7"  # mov %rax,%rdi
     "ff5308"  # call *8(%rbx)
+    "4c8d5348"  # lea 72(%rbx),%r10
+    "31d2"  # xor %edx,%edx
+    "be05000800"  # mov $0x80005,%esi (SOCK_SEQPACKET, SOCK_CLOEXEC)
+    "bf01000000"  # mov $1,%edi (AF_UNIX)
+    "b835000000"  # mov $53,%eax (socketpair)
+    "0f05"  # syscall
+    "894354"  # mov %eax,84(%rbx)
+    "85c0"  # test %eax,%eax
+    "0f85db000000"  # jne done
+    "8b4348"  # mov 72(%rbx),%eax
+    "894358"  # mov %eax,88(%rbx)
+    "c7435001000000"  # movl $1,80(%rbx)
+    "488d7b58"  # lea 88(%rbx),%rdi
+    "be01000000"  # mov $1,%esi
+    "ba10270000"  # mov $10000,%edx
+    "b807000000"  # mov $7,%eax (poll)
+    "0f05"  # syscall
+    "894354"  # mov %eax,84(%rbx)
+    "83f801"  # cmp $1,%eax
+    "0f85ad000000"  # jne done
+    "8b7b48"  # mov 72(%rbx),%edi
+    "488db340010000"  # lea 320(%rbx),%rsi
+    "ba40000040"  # mov $0x40000040,%edx (MSG_CMSG_CLOEXEC, MSG_DONTWAIT)
+    "b82f000000"  # mov $47,%eax (recvmsg)
+    "0f05"  # syscall
+    "894354"  # mov %eax,84(%rbx)
+    "8b7b4c"  # mov 76(%rbx),%edi
+    "c7434cffffffff"  # movl $-1,76(%rbx)
+    "b803000000"  # mov $3,%eax (close)
+    "0f05"  # syscall
+    "8b8390010000"  # mov 400(%rbx),%eax
+    "85c0"  # test %eax,%eax
+    "7879"  # js done
+    "488dbb1f010000"  # lea 287(%rbx),%rdi
+    "b90a000000"  # mov $10,%ecx
+    "31d2"  # digit: xor %edx,%edx
+    "f7f1"  # div %ecx
+    "80c230"  # add $48,%dl
+    "48ffcf"  # dec %rdi
+    "8817"  # mov %dl,(%rdi)
+    "85c0"  # test %eax,%eax
+    "75f0"  # jne digit
     "488dbb00010000"  # lea 256(%rbx),%rdi
     "be02000000"  # mov $2,%esi (RTLD_NOW)
     "ff5310"  # call *16(%rbx)
     "48894328"  # mov %rax,40(%rbx)
     "4885c0"  # test %rax,%rax
-    "7421"  # je failed
+    "7424"  # je failed
     "4889c7"  # mov %rax,%rdi
     "488db380000000"  # lea 128(%rbx),%rsi
     "ff5318"  # call *24(%rbx)
     "4885c0"  # test %rax,%rax
-    "740f"  # je failed
+    "7412"  # je failed
     "488dbb000a0000"  # lea 2560(%rbx),%rdi
+    "8b7348"  # mov 72(%rbx),%esi
     "ffd0"  # call *%rax
     "48894330"  # mov %rax,48(%rbx)
     "eb21"  # jmp done
@@ -192,20 +248,38 @@ LOADER: Final = bytes.fromhex(
     "ffc9"  # dec %ecx
     "75f6"  # jne next
     # done:
+    "8b7b48"  # mov 72(%rbx),%edi
+    "b803000000"  # mov $3,%eax (close)
+    "0f05"  # syscall
+    "8b7b4c"  # mov 76(%rbx),%edi
+    "b803000000"  # mov $3,%eax (close)
+    "0f05"  # syscall
+    "8bbb90010000"  # mov 400(%rbx),%edi
+    "b803000000"  # mov $3,%eax (close)
+    "0f05"  # syscall
     "c7433801000000"  # movl $1,56(%rbx)
     "31c0"  # xor %eax,%eax
     "5b"  # pop %rbx
     "c3"  # ret
 )
+"""One half of a pair of sockets is offered to us; the library's descriptor comes over the other, which its function is
+given together with the request. All three are closed at the end."""
 
 
-def loader_block(functions: Mapping[str, int], symbol: bytes, path: bytes, request: bytes) -> bytes:
-    """What :data:`LOADER` is given. Raises ValueError: too long."""
-    if len(symbol) >= SYMBOL_MOST or len(path) >= PATH_MOST or len(request) > BLOCK_BYTES - REQUEST_AT:
+def loader_block(functions: Mapping[str, int], symbol: bytes, request: bytes, address: int) -> bytes:
+    """What :data:`LOADER` is given at ``address``. Raises ValueError: too long."""
+    if len(symbol) >= SYMBOL_MOST or len(request) > BLOCK_BYTES - REQUEST_AT:
         raise ValueError("a name is too long")
     block = bytearray(BLOCK_BYTES)
     block[: 8 * len(FUNCTIONS)] = b"".join(struct.pack("<Q", functions[name]) for name in FUNCTIONS)
+    struct.pack_into("<ii", block, SOCKETS_AT, _NONE, _NONE)
+    struct.pack_into("<ihh", block, _POLLED_AT, _NONE, _POLLIN, 0)
     block[SYMBOL_AT : SYMBOL_AT + len(symbol)] = symbol
-    block[PATH_AT : PATH_AT + len(path)] = path
+    block[_PATH_AT : _PATH_AT + len(_PATH)] = _PATH
+    # struct msghdr, with room for one descriptor (struct cmsghdr) and one word.
+    control = address + _CONTROL_AT
+    struct.pack_into("<QQQQQQQ", block, _MESSAGE_AT, 0, 0, address + _VECTOR_AT, 1, control, 24, 0)
+    struct.pack_into("<Qiii", block, _CONTROL_AT, 0, 0, 0, _NONE)
+    struct.pack_into("<QQ", block, _VECTOR_AT, address + _WORD_AT, 4)
     block[REQUEST_AT : REQUEST_AT + len(request)] = request
     return bytes(block)

@@ -11,8 +11,8 @@ from otelgpu.processes.live_injection.loading import InjectionFailed
 _WHY: Final = {
     "LIVE_ALREADY": ("it was started with the library, or another otelgpu observes it", ""),
     "LIVE_NOT_CONNECTED": (
-        "it does not reach otelgpu's socket, or was refused",
-        "let otelgpu be of the process's user, or let that enter the socket's folder: docs/explanation/inject.md",
+        "otelgpu did not answer its library, or refused it as one of another version",
+        "if another version of otelgpu was in it before, restart the process",
     ),
     "LIVE_MALFORMED": ("another version of the library is in it", "restart the process"),
 }

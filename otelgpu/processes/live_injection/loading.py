@@ -2,12 +2,18 @@
 
 In: a process, a library's file, the function in it to call and what that is given. Out: its answer. What is left behind
 is what the library does; memory of ours is unmapped again.
+
+The process need not see the file, nor a socket of ours: its new thread makes a pair of sockets, of which we take one
+half (:mod:`otelgpu.kernel.offered_socket`) and send the library's descriptor over it. So it may be in a container, or
+of another user.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import socket
 import struct
 import threading
 import time
@@ -17,9 +23,17 @@ from typing import Final, TypeVar
 
 from msgspec import Struct
 
+from otelgpu.kernel.offered_socket import take_socket
 from otelgpu.kernel.ptrace import HeldThread, ThreadEnded
+from otelgpu.kernel.readable import is_readable
+from otelgpu.kernel.shared_file import open_unwritable
 from otelgpu.processes.live_injection import amd64
-from otelgpu.processes.live_injection.refusals import InjectionRefused, no_access, refuse_unsuitable
+from otelgpu.processes.live_injection.refusals import (
+    InjectionRefused,
+    no_access,
+    refuse_unsuitable,
+    shares_files,
+)
 from otelgpu.processes.live_injection.safe_point import why_not_here
 from otelgpu.processes.live_injection.target import Target
 
@@ -38,6 +52,7 @@ _PROT_READ_EXEC: Final = 5
 _PROT_READ_WRITE: Final = 3
 _MAP: Final = 0x2 | 0x20 | 0x100000  # MAP_PRIVATE, MAP_ANONYMOUS, MAP_FIXED_NOREPLACE
 _MOST_THREADS: Final = 4096
+_WORD: Final = b"\0\0\0\0"  # what a descriptor travels with
 
 
 class InjectionFailed(InjectionRefused):
@@ -61,12 +76,13 @@ class _Held(Struct):
 
 
 def load_library(
-    pid: int, library: Path, function: str, request: bytes, meanwhile: Callable[[], None] | None = None
+    pid: int, library: Path, function: str, request: bytes, answer: Callable[[socket.socket], None]
 ) -> Loaded:
     """Call ``function`` of ``library`` on a thread of its own in process ``pid``, with a pointer to ``request``.
 
-    ``meanwhile`` is called again and again until that is done: what the function may ask for. Raises
-    :class:`InjectionRefused`: nothing was done. :class:`InjectionFailed`: it was tried.
+    It is given a socket, too: what it says over that is for ``answer`` to read, which is called once, in a thread of
+    this function's, and closes what it is given. Raises :class:`InjectionRefused`: nothing was done.
+    :class:`InjectionFailed`: it was tried.
     """
     refuse_unsuitable(pid)
     try:
@@ -78,7 +94,8 @@ def load_library(
             f"no library is loaded into process {pid}: it may not be traced ({error.strerror})"
         ) from error
     try:
-        return _in_own_thread(lambda: _load(target, library, function, request), meanwhile)
+        with _Offer(pid, _open_library(pid, library), answer) as offer:
+            return _in_own_thread(lambda: _load(target, offer, function, request))
     except (OSError, ThreadEnded) as error:
         if not Path(f"/proc/{pid}").exists():
             raise InjectionFailed(f"process {pid} ended") from error
@@ -87,7 +104,50 @@ def load_library(
         target.close()
 
 
-def _in_own_thread(function: Callable[[], _T], meanwhile: Callable[[], None] | None) -> _T:
+def _open_library(pid: int, library: Path) -> int:
+    """A descriptor that ``pid`` may have. Raises OSError; InjectionRefused: it could write the library by it."""
+    try:
+        return open_unwritable(library)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if shares_files(pid):  # it has the file already
+            return os.open(library, os.O_RDONLY | os.O_CLOEXEC)
+        raise InjectionRefused(
+            f"no library is loaded into process {pid}: it is in a container, and could write to otelgpu's own file "
+            f"by what it would be given ({error.strerror})",
+            hint="give otelgpu CAP_SYS_ADMIN, or have its files on a read-only file system "
+            "(readOnlyRootFilesystem: true)",
+        ) from error
+
+
+class _Offer:
+    """The socket that the process has made for us. First the library's descriptor goes over it, then one answer."""
+
+    def __init__(self, pid: int, library: int, answer: Callable[[socket.socket], None]) -> None:
+        self._pid, self._library, self._answer = pid, library, answer
+        self._socket: socket.socket | None = None
+        self._is_done = False
+
+    def __enter__(self) -> _Offer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._library)
+        if self._socket is not None and not self._is_done:
+            self._socket.close()
+
+    def serve(self, number: int) -> None:
+        """Do what is to be done now; ``number``: of the descriptor, there. Raises OSError: it is none of his."""
+        if self._socket is None:
+            self._socket = take_socket(self._pid, number)
+            socket.send_fds(self._socket, [_WORD], [self._library])
+        elif not self._is_done and is_readable(self._socket):
+            self._is_done = True
+            self._answer(self._socket)
+
+
+def _in_own_thread(function: Callable[[], _T]) -> _T:
     """Who is still held when that thread ends, whatever happened, is let go by the kernel."""
     results: list[_T] = []
     faults: list[BaseException] = []
@@ -102,22 +162,20 @@ def _in_own_thread(function: Callable[[], _T], meanwhile: Callable[[], None] | N
 
     thread = threading.Thread(target=run, name="otelgpu-live")
     thread.start()
-    while meanwhile is not None and thread.is_alive():
-        meanwhile()
     thread.join()
     if faults:
         raise faults[0]
     return results[0]
 
 
-def _load(target: Target, library: Path, function: str, request: bytes) -> Loaded:
+def _load(target: Target, offer: _Offer, function: str, request: bytes) -> Loaded:
     functions = {name: target.functions[name] for name in amd64.FUNCTIONS}
-    block = amd64.loader_block(functions, function.encode(), os.fsencode(library), request)
+    block = functools.partial(amd64.loader_block, functions, function.encode(), request)
     _ = target.way_back, target.unsafe, target.modules  # looked up now, while nobody is held for it
     held = _Held()
     code = _at_safe_point(target, held, lambda calls: _start(target, calls, block))
     data = code + _PAGE
-    _await_end(target, data)
+    _await_end(target, data, offer)
     answer, said = _read_answer(target, data)
     _at_safe_point(
         target, held, lambda calls: calls(target.functions["munmap"], code, 2 * _PAGE), needs_locks=False
@@ -127,7 +185,7 @@ def _load(target: Target, library: Path, function: str, request: bytes) -> Loade
     return Loaded(answer, held.seconds, held.attempts, code)
 
 
-def _start(target: Target, call: _Calls, block: bytes) -> int:
+def _start(target: Target, call: _Calls, block: Callable[[int], bytes]) -> int:
     """In a thread that is held: map two pages, and start a thread on them."""
     code = target.room(2 * _PAGE)
     mmap = target.functions["mmap"]
@@ -135,7 +193,7 @@ def _start(target: Target, call: _Calls, block: bytes) -> int:
     call(mmap, code + _PAGE, _PAGE, _PROT_READ_WRITE, _MAP, (1 << 64) - 1, 0)
     try:
         target.write(code, amd64.LOADER)
-        target.write(code + _PAGE, block)
+        target.write(code + _PAGE, block(code + _PAGE))
     except OSError as error:
         raise InjectionFailed(
             f"no library is loaded into process {target.pid}: it may not map memory to be executed"
@@ -147,14 +205,17 @@ def _start(target: Target, call: _Calls, block: bytes) -> int:
     return code
 
 
-def _await_end(target: Target, data: int) -> None:
+def _await_end(target: Target, data: int, offer: _Offer) -> None:
     """Return once the thread that calls the function has ended. Raises InjectionFailed: it takes too long."""
     until = time.monotonic() + LOAD_FOR_S
     while True:
-        words = target.read(data, amd64.THREAD_AT)
+        words = target.read(data, amd64.SYMBOL_AT)
         done, tid = struct.unpack_from("<II", words, amd64.DONE_AT)
+        number, is_offered = struct.unpack_from("<4xiI", words, amd64.SOCKETS_AT)
         if done:
             break
+        if is_offered:
+            offer.serve(number)
         if time.monotonic() >= until:
             raise InjectionFailed(
                 f"process {target.pid} has not loaded the library within {LOAD_FOR_S:g} s",
@@ -168,8 +229,11 @@ def _await_end(target: Target, data: int) -> None:
 
 
 def _read_answer(target: Target, data: int) -> tuple[int, str]:
-    """The function's answer, and what the dynamic linker said where there is none: 0."""
+    """The function's answer, and what the dynamic linker said, or the kernel, where there is none: 0."""
     (answer,) = struct.unpack("<Q", target.read(data + amd64.ANSWER_AT, 8))
+    (result,) = struct.unpack("<i", target.read(data + amd64.RESULT_AT, 4))
+    if result <= 0 and not answer:
+        return answer, f"it was not given it ({os.strerror(-result) if result else 'nothing came'})"
     text = target.read(data + amd64.ERROR_AT, amd64.ERROR_BYTES).partition(b"\0")[0].decode(errors="replace")
     return answer, "".join(letter if letter.isprintable() else "?" for letter in text)
 

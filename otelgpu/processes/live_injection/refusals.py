@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from otelgpu.errors import OtelgpuError
-from otelgpu.processes.maps import Mapping, read_maps
+from otelgpu.processes.maps import read_maps
 
 _PF_KTHREAD: Final = 0x200000
 _ELF_MAGIC: Final = b"\x7fELF"
@@ -114,18 +114,23 @@ def _refuse_by_program(pid: int, proc: Path) -> None:
     if head[:5] != _ELF_MAGIC + b"\x02" or int.from_bytes(head[18:20], "little") != _EM_X86_64:
         raise _refuse(pid, "its program is not for x86-64")
     try:
-        if (folder / "ns/mnt").stat().st_ino != (proc / "self/ns/mnt").stat().st_ino:
-            raise _refuse(
-                pid,
-                "it sees other files (another mount namespace): the library and the socket are not there",
-                "mount both into the container and start it with them: docs/explanation/inject.md",
-            )
-        if (folder / "ns/net").stat().st_ino and (folder / "root").readlink() != Path("/"):
-            raise _refuse(pid, "it has another root directory (chroot)")
+        (folder / "root/proc/thread-self").lstat()
+    except FileNotFoundError as error:
+        if folder.exists():
+            raise _refuse(pid, "it has no /proc, by which it would open the library") from error
+        raise _refuse(pid, "it has ended, or is about to") from error
     except PermissionError as error:
         raise no_access(pid, proc=proc) from error
     except OSError as error:
         raise _refuse(pid, "it has ended, or is about to") from error
+
+
+def shares_files(pid: int, *, proc: Path = Path("/proc")) -> bool:
+    """Whether the process has our mounts, and our root folder. Raises OSError: it has ended."""
+    ours, theirs = proc / "self", proc / str(pid)
+    return (ours / "ns/mnt").stat().st_ino == (theirs / "ns/mnt").stat().st_ino and (
+        ours / "root"
+    ).readlink() == (theirs / "root").readlink()
 
 
 def no_access(pid: int, *, proc: Path = Path("/proc"), uid: int | None = None) -> InjectionRefused:
@@ -162,8 +167,3 @@ def _refuse_by_maps(pid: int, proc: Path) -> None:
         raise NoCuda(
             f"no library is loaded into process {pid}: it makes no CUDA calls (no libcuda, no libcudart)"
         )
-
-
-def library_in(maps: list[Mapping], library: Path) -> bool:
-    """Whether the process has our library already."""
-    return any(os.path.basename(each.path) == library.name for each in maps)

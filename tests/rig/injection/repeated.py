@@ -6,13 +6,14 @@ agent goes, and the library ends what it does. A program that is harmed says so 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
@@ -25,6 +26,7 @@ from otelgpu.kernel.loader import read_image
 from otelgpu.processes.live_injection.loading import Loaded, load_library
 from otelgpu.processes.live_injection.refusals import InjectionRefused
 from tests.rig.fakes import build_fakes
+from tests.rig.injection.container import innermost_child
 
 MODES: Final = ("threads", "malloc", "signals", "forks", "waits", "numbers")
 _SOURCE: Final = Path(__file__).parent / "busy.c"
@@ -38,6 +40,8 @@ class Busy(Struct, kw_only=True):
 
     mode: str
     process: subprocess.Popen[str]
+    tgid: int
+    """By our numbers; ``process`` may be one that started it."""
     injected: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     held_s: list[float] = field(default_factory=list)
@@ -50,13 +54,13 @@ class Busy(Struct, kw_only=True):
     @property
     def counts(self) -> tuple[int, int]:
         """Descriptors and threads."""
-        folder = Path(f"/proc/{self.process.pid}")
+        folder = Path(f"/proc/{self.tgid}")
         return len(os.listdir(folder / "fd")), len(os.listdir(folder / "task"))
 
     @property
     def left_behind(self) -> list[str]:
         """Mappings that are no file's, and are the agent's memory or may be executed."""
-        lines = Path(f"/proc/{self.process.pid}/maps").read_text().splitlines()
+        lines = Path(f"/proc/{self.tgid}/maps").read_text().splitlines()
         return [
             line
             for line in lines
@@ -66,7 +70,7 @@ class Busy(Struct, kw_only=True):
     def end(self) -> None:
         """Let it say what it did."""
         if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
+            os.kill(self.tgid, signal.SIGTERM)
         try:
             said, self.said = self.process.communicate(timeout=30)
         except subprocess.TimeoutExpired:
@@ -102,15 +106,22 @@ def build_busy(folder: Path) -> Path:
 
 
 @contextmanager
-def running(program: Path, mode: str) -> Iterator[Busy]:
-    """One of them."""
-    process = subprocess.Popen([program, mode], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def running(program: Path, mode: str, command: Sequence[str | Path] = ()) -> Iterator[Busy]:
+    """One of them; ``command`` is what starts it otherwise, as its only child."""
+    process = subprocess.Popen(
+        [*(command or [program]), mode], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    tgid = process.pid
     try:
         assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        yield Busy(mode=mode, process=process)
+        said = process.stdout.readline()
+        assert said == "ready\n", process.communicate(timeout=30)[1]
+        tgid = innermost_child(tgid) if command else tgid
+        yield Busy(mode=mode, process=process, tgid=tgid)
     finally:
         if process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(tgid, signal.SIGKILL)
             process.kill()
         process.communicate()
 
@@ -124,8 +135,8 @@ def inject_once(tgid: int) -> Loaded:
             tgid,
             library.path,
             LIVE_FUNCTION,
-            live_request(library.layout, listener.path),
-            meanwhile=lambda: listener.answer_one(0.02),
+            live_request(library.layout),
+            listener.answer,
         )
     finally:
         listener.close()
@@ -159,7 +170,7 @@ def repeat(times: int, modes: tuple[str, ...] = MODES) -> list[Busy]:
             if busy.injected and not await_dormant(busy):
                 busy.refused[f"left behind: {busy.counts} of {busy.before}, {busy.left_behind}"] += 1
             try:
-                loaded = inject_once(busy.process.pid)
+                loaded = inject_once(busy.tgid)
             except InjectionRefused as error:
                 busy.refused[error.message] += 1
                 continue
