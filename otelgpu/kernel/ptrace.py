@@ -26,6 +26,9 @@ _SEIZE: Final = 0x4206
 _INTERRUPT: Final = 0x4207
 _GETSIGMASK: Final = 0x420A
 _SETSIGMASK: Final = 0x420B
+_SECCOMP_GET_FILTER: Final = 0x420C
+_INSTRUCTION_BYTES: Final = 8  # struct sock_filter
+_MOST_FILTERS: Final = 4096  # MAX_INSNS_PER_PATH over what the shortest counts for
 _O_TRACESYSGOOD: Final = 1
 _EVENT_STOP: Final = 128
 _SYSCALL_TRAP: Final = signal.SIGTRAP | 0x80
@@ -53,10 +56,12 @@ _libc.ptrace.restype = ctypes.c_long
 _libc.ptrace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
 
 
-def _request(request: int, tid: int, address: int | None = None, data: object = None) -> None:
-    if _libc.ptrace(request, tid, address, data) < 0:
+def _request(request: int, tid: int, address: int | None = None, data: object = None) -> int:
+    result: int = _libc.ptrace(request, tid, address, data)
+    if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
+    return result
 
 
 class ThreadEnded(Exception):
@@ -154,6 +159,23 @@ class HeldThread:
         """Those, and no others."""
         buffer = ctypes.create_string_buffer(_SIGSET.pack(mask), _SIGSET.size)
         _request(_SETSIGMASK, self.tid, _SIGSET.size, ctypes.addressof(buffer))
+
+    def seccomp_filters(self) -> tuple[bytes, ...]:
+        """Its filters of system calls as they were installed, the latest first; () without one.
+
+        Raises OSError: EACCES without CAP_SYS_ADMIN, or where this process has a filter itself; EINVAL for one in
+        strict mode, or without a filter on some kernels; EIO of a kernel without CONFIG_CHECKPOINT_RESTORE.
+        """
+        found: list[bytes] = []
+        for index in range(_MOST_FILTERS):
+            try:
+                count = _request(_SECCOMP_GET_FILTER, self.tid, index)
+            except FileNotFoundError:
+                break
+            buffer = ctypes.create_string_buffer(count * _INSTRUCTION_BYTES)
+            _request(_SECCOMP_GET_FILTER, self.tid, index, ctypes.addressof(buffer))
+            found.append(buffer.raw)
+        return tuple(found)
 
     def let_go(self) -> None:
         """Go on as if nothing had been; it is nobody's then."""

@@ -6,6 +6,7 @@ the kernel takes everything from, whether or not we are still there. The new thr
 loads the library, whose descriptor it is sent: the process may be in a container, and see neither the file nor us.
 
 * :mod:`.refusals` — who is not touched, and why
+* :mod:`.needed_calls`, :mod:`.seccomp` — whether its filters of system calls let it
 * :mod:`.target` — memory, modules and functions of the process
 * :mod:`.safe_point` — where a thread may be interrupted
 * :mod:`.amd64` — frames and code for x86-64; another architecture is another file of this kind

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from otelgpu.kernel.offered_socket import take_socket
 from otelgpu.kernel.ptrace import HeldThread, ThreadEnded
@@ -30,9 +30,12 @@ from otelgpu.kernel.shared_file import open_unwritable
 from otelgpu.processes.live_injection import amd64
 from otelgpu.processes.live_injection.refusals import (
     InjectionRefused,
+    has_filter,
     no_access,
+    refuse_by_filters,
     refuse_unsuitable,
     shares_files,
+    unknown_filter,
 )
 from otelgpu.processes.live_injection.safe_point import why_not_here
 from otelgpu.processes.live_injection.target import Target
@@ -73,6 +76,8 @@ class _Held(Struct):
     seconds: float = 0.0
     attempts: int = 0
     reason: str = "no thread of it could be stopped"
+    allowed: set[tuple[bytes, ...]] = field(default_factory=lambda: {()})
+    """Filters of system calls that have been looked at: they let it do all that it takes."""
 
 
 def load_library(
@@ -312,6 +317,14 @@ def _try(
         raise InjectionFailed(
             f"no library is loaded into process {target.pid}: thread {thread.tid} does not stop"
         )
+    filters = _filters(thread, target.pid)
+    if filters not in held.allowed:
+        thread.let_go()  # while its filters are looked at
+        held.reason = "it has a seccomp filter of its own"
+        if needs_locks:
+            refuse_by_filters(target.pid, filters)
+            held.allowed.add(filters)
+        return None
     registers, state, blocked = thread.registers(), thread.extended_state(), thread.blocked_signals()
     target.refresh()
     if (reason := _why_not(target, registers, state, needs_locks)) is not None:
@@ -334,6 +347,19 @@ def _try(
                 thread.block_signals(blocked)
                 thread.set_registers(amd64.resumed(registers))
         thread.let_go()
+
+
+def _filters(thread: HeldThread, pid: int) -> tuple[bytes, ...]:
+    """Raises InjectionRefused: they cannot be read."""
+    try:
+        is_filtered = has_filter(thread.tid)
+    except OSError as error:
+        raise ThreadEnded(thread.tid) from error
+    try:
+        return thread.seccomp_filters() if is_filtered else ()
+    except OSError as error:
+        thread.let_go()
+        raise unknown_filter(pid, error) from error
 
 
 class _Calls:

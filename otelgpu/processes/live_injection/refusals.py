@@ -6,12 +6,15 @@ In: ``/proc/PID``. Out: :class:`InjectionRefused`, whose message says what stand
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import platform
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from otelgpu.errors import OtelgpuError
+from otelgpu.processes.live_injection.needed_calls import why_not_allowed
 from otelgpu.processes.maps import read_maps
 
 _PF_KTHREAD: Final = 0x200000
@@ -91,13 +94,8 @@ def _refuse_by_status(pid: int, status: dict[str, str], flags: int) -> None:
         )
     if state in "Tt":
         raise _refuse(pid, "it is stopped", f"kill -CONT {pid}")
-    seccomp = status.get("Seccomp", "0")
-    if seccomp != "0":
-        raise _refuse(
-            pid,
-            "a seccomp filter decides which system calls it may make, and one that it may not make could end it",
-            "start it with the library instead: otelgpu run --source inject, docs/explanation/inject.md",
-        )
+    if status.get("Seccomp", "0") == "1":
+        raise _refuse(pid, "it may but read, write and end (seccomp's strict mode)")
     if "shstk" in status.get("x86_Thread_features", "").split():
         raise _refuse(pid, "it has a shadow stack, which tells calls of ours from its own")
 
@@ -123,6 +121,38 @@ def _refuse_by_program(pid: int, proc: Path) -> None:
         raise no_access(pid, proc=proc) from error
     except OSError as error:
         raise _refuse(pid, "it has ended, or is about to") from error
+
+
+_START_WITH: Final = (
+    "start it with the library instead: otelgpu run --source inject, docs/explanation/inject.md"
+)
+
+
+def has_filter(tid: int) -> bool:
+    """Whether a thread has one of system calls. Raises OSError: it has ended."""
+    return _status(tid, Path("/proc")).get("Seccomp", "0") != "0"
+
+
+def refuse_by_filters(pid: int, filters: Sequence[bytes]) -> None:
+    """Raises :class:`InjectionRefused` where they do not let the process do what it takes."""
+    if filters and (why := why_not_allowed(filters)) is not None:
+        raise _refuse(pid, f"by its seccomp filter {why}", _START_WITH)
+
+
+def unknown_filter(pid: int, error: OSError) -> InjectionRefused:
+    """A seccomp filter decides which system calls it may make, and the kernel does not give it to us."""
+    if error.errno == errno.EACCES:
+        return _refuse(
+            pid,
+            "a seccomp filter decides which system calls it may make, and we may not read that",
+            f"give otelgpu CAP_SYS_ADMIN, and no seccomp filter of its own; or {_START_WITH}",
+        )
+    return _refuse(
+        pid,
+        "a seccomp filter decides which system calls it may make, and the kernel does not show it: "
+        f"{error.strerror} (CONFIG_CHECKPOINT_RESTORE)",
+        _START_WITH,
+    )
 
 
 def shares_files(pid: int, *, proc: Path = Path("/proc")) -> bool:

@@ -16,6 +16,7 @@ from otelgpu.processes.live_injection.refusals import (
     NoCuda,
     no_access,
     refuse_unsuitable,
+    unknown_filter,
 )
 
 PID = 4_000_000
@@ -65,14 +66,22 @@ def test_a_suitable_process_is_not_refused(tmp_path: Path) -> None:
         ({"State": "Z (zombie)"}, "it has ended"),
         ({"State": "T (stopped)"}, "it is stopped"),
         ({"TracerPid": "99"}, "process 99 traces it already"),
-        ({"Seccomp": "2"}, "a seccomp filter"),
-        ({"Seccomp": "1"}, "a seccomp filter"),
+        ({"Seccomp": "1"}, "strict mode"),
         ({"x86_Thread_features": "shstk"}, "a shadow stack"),
     ],
 )
 def test_what_stands_in_the_way_is_said(tmp_path: Path, status: Mapping[str, str], why: str) -> None:
     with pytest.raises(InjectionRefused, match=why):
         refuse_unsuitable(PID, proc=proc_of(tmp_path, status), machine="x86_64")
+
+
+def test_a_filter_of_system_calls_is_looked_at_later_and_one_that_cannot_be_read_is_said(
+    tmp_path: Path,
+) -> None:
+    refuse_unsuitable(PID, proc=proc_of(tmp_path, {"Seccomp": "2"}), machine="x86_64")
+    forbidden = unknown_filter(PID, PermissionError(errno.EACCES, "Permission denied"))
+    assert "we may not read that" in str(forbidden) and "CAP_SYS_ADMIN" in (forbidden.hint or "")
+    assert "CONFIG_CHECKPOINT_RESTORE" in str(unknown_filter(PID, OSError(errno.EIO, "no")))
 
 
 def test_a_thread_of_the_kernel_is_refused(tmp_path: Path) -> None:
