@@ -9,7 +9,7 @@ import struct
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from otelgpu.processes.live_injection import needed_calls, seccomp
@@ -102,10 +102,17 @@ def answer_of_the_kernel(program: bytes, arguments: Sequence[int]) -> int | None
     return int(answer)
 
 
+SHIFTED_FAR: list[Instruction] = [(0x00, 0, 0, 0xDEADBEEF), (0x01, 0, 0, 37), (0x7C, 0, 0, 0)]
+DIVIDED_BY_NOTHING: list[Instruction] = [(0x00, 0, 0, 7), (0x01, 0, 0, 0), (0x3C, 0, 0, 0)]
+
+
 @settings(max_examples=80, deadline=None)
+@example(SHIFTED_FAR, [0] * 6)
+@example(DIVIDED_BY_NOTHING, [0] * 6)
+@example([(0x20, 0, 0, 60), (0x2C, 0, 0, 0), (0x84, 0, 0, 0)], [2**63] * 6)
 @given(st.lists(moves, max_size=24), st.lists(st.integers(0, 2**64 - 1), min_size=6, max_size=6))
 def test_a_filter_gives_what_the_kernel_gives(body: list[Instruction], arguments: list[int]) -> None:
-    slack: list[Instruction] = [(0x87, 0, 0, 0)] * 4  # what jumps of the last ones may skip
+    slack: list[Instruction] = [(0x44, 0, 0, 0)] * 4  # what jumps of the last ones may skip: A |= 0
     own = [LOAD_NUMBER, (0x15, 1, 0, PROBE), returning(seccomp.ALLOW)]
     program = assembled([*own, *FILLED, *body, *slack, *TO_8_BITS])
     expected = answer_of_the_kernel(program, arguments)
