@@ -268,6 +268,7 @@ def test_a_destination_that_is_down_is_reported_once(tmp_path: Path, form: str) 
     with agent(tmp_path, **settings) as observer:
         with observer.client(calls=23) as client:
             client.finish()
+        wait_until(lambda: len(observer.lines) >= 3, "traces and metrics are said", limit_s=20)
         wait_until(
             lambda: total(observer.scrape(), "otelgpu_exporter_retries_total") >= 4, "retries", limit_s=20
         )
