@@ -24,6 +24,7 @@ import pytest
 from examples.llm_server.client import Load, Outcome, run
 from tests.kernel.observing import OTELGPU, Session, Span, read_metrics, read_spans, wait_until
 from tests.rig import EngineServer, start_engine_server
+from tests.rig.clocks import wall_ahead_ns
 
 OPTIONS: Final = ("--max-batch=6", "--max-batched-tokens=64")
 LAUNCHES: Final = ("cudaLaunchKernel", "cudaGraphLaunch")
@@ -167,7 +168,7 @@ def reported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         leave_early(server)
         send(server, WHOLE, stream=False, concurrency=4)
         requests = server.requests(STREAMED + WHOLE + 1)
-        offset_ns = time.time_ns() - time.monotonic_ns()
+        offset_ns = wall_ahead_ns()
         time.sleep(IDLE_S)
         truth = server.steps()
     return Reported(read_spans(traces), truth, requests, losses_of(traces), offset_ns)
@@ -281,7 +282,7 @@ def test_the_steps_of_a_busy_engine_are_known_from_then_on(tmp_path: Path, sched
         with Session(*attach, traces=traces):
             first = len(server.steps())
             load.join()
-            offset_ns = time.time_ns() - time.monotonic_ns()
+            offset_ns = wall_ahead_ns()
             time.sleep(IDLE_S)
         truth = server.steps()
     spans = read_spans(traces)

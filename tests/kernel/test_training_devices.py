@@ -7,7 +7,6 @@ is known from the rank's log.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -17,6 +16,7 @@ import pytest
 from otelgpu.families.steps.training.metrics import DEVICE_PARTS
 from tests.kernel.observing import OTELGPU, Span, read_metrics, read_spans
 from tests.kernel.test_training_steps import LEAST, Reported, in_the_log
+from tests.rig.clocks import wall_ahead_ns
 from tests.rig.ranks import TrainingTruth, run_ranks
 from tests.rig.spans import ns_of
 
@@ -29,7 +29,7 @@ DEVICE: Final = "otelgpu.step.device."
 def observed(tmp_path: Path, *options: str, **environment: str) -> Reported:
     traces, truth = tmp_path / "traces.jsonl", tmp_path / "truth"
     truth.mkdir()
-    offset_ns = min(time.time_ns() - time.monotonic_ns() for _ in range(9))
+    offset_ns = wall_ahead_ns()
     ranks = run_ranks(
         "training",
         "--ranks=2",

@@ -6,7 +6,6 @@ pass of each is on a thread of its own, as PyTorch's is. The truth is in the fil
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Any, Final
 import pytest
 
 from tests.kernel.observing import OTELGPU, Span, read_metrics, read_spans
+from tests.rig.clocks import wall_ahead_ns
 from tests.rig.ranks import TrainingTruth, run_ranks
 from tests.rig.spans import ns_of
 
@@ -52,7 +52,7 @@ class Reported:
 def observed(tmp_path: Path, *options: str) -> Reported:
     traces, truth = tmp_path / "traces.jsonl", tmp_path / "truth"
     truth.mkdir()
-    offset_ns = min(time.time_ns() - time.monotonic_ns() for _ in range(9))
+    offset_ns = wall_ahead_ns()
     ranks = run_ranks(
         "training",
         f"--steps={STEPS}",
