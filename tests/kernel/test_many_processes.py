@@ -148,5 +148,9 @@ def test_10000_processes_are_observed_exactly_and_within_bounds(
             dict(said.calls)
         )
     assert rss < MOST_RSS_BYTES
-    full = ("cuda.ring_full", "process.ring_full", "scope_table_full")  # of other families others fill the rings
+    full = (
+        "cuda.ring_full",
+        "process.ring_full",
+        "scope_table_full",
+    )  # of other families others fill the rings
     assert not any(each in session.said for each in full), session.said

@@ -6,6 +6,7 @@
 #include "nvml.h"
 #include "script.h"
 
+#include <pthread.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,8 +16,25 @@
 
 static int initialized;
 
+/* One call at a time: NVML may be asked by several threads, and the script is read anew by whoever comes first. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static pthread_mutex_t *locked(void)
+{
+	pthread_mutex_lock(&lock);
+	return &lock;
+}
+
+static void unlock(pthread_mutex_t **held)
+{
+	pthread_mutex_unlock(*held);
+}
+
+#define LOCKED pthread_mutex_t *held __attribute__((cleanup(unlock), unused)) = locked()
+
 /* What every function does first: it answers what the script says, or goes on. */
 #define ENTER(device)                                            \
+	LOCKED;                                                  \
 	do {                                                     \
 		nvmlReturn_t answer = enter(__func__, (device)); \
 		if (answer)                                      \
@@ -107,6 +125,7 @@ CHOICE(nvmlDeviceGetPcieThroughput, "pcie_tx_rate", "pcie_rx_rate")
 API nvmlInitWithFlags(unsigned int flags)
 {
 	nvmlReturn_t answer;
+	LOCKED;
 
 	(void)flags;
 	if (!fake_refresh())
@@ -118,6 +137,8 @@ API nvmlInitWithFlags(unsigned int flags)
 
 API nvmlShutdown(void)
 {
+	LOCKED;
+
 	if (!initialized)
 		return NVML_ERROR_UNINITIALIZED;
 	initialized--;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -378,3 +379,23 @@ def test_a_gpu_is_where_sysfs_has_it(script: Script, tmp_path: Path) -> None:
     nvml.close()
     assert (first.pci_path, first.numa_node) == ("pci0000:3a/0000:3a:00.0/0000:3b:00.0", 1)
     assert (second.pci_path, second.numa_node) == ("", -1)
+
+
+def test_who_asks_beside_another_thread_is_told_of_all_devices(script: Script) -> None:
+    """As an agent's poller and a command's own do; each time what is answered has just changed."""
+    script.gpu(0, **EVERYTHING).gpu(1, **EVERYTHING)
+    rounds, found = 200, list[list[str]]()
+    together = threading.Barrier(2, action=lambda: script.line("# changed"))
+
+    def ask() -> None:
+        with opened() as session:
+            for _ in range(rounds):
+                together.wait(60)
+                found.append([device.uuid for device in session.nvml.list_devices(1)])
+
+    askers = [threading.Thread(target=ask) for _ in range(2)]
+    for asker in askers:
+        asker.start()
+    for asker in askers:
+        asker.join()
+    assert found == [[FIRST, SECOND]] * 2 * rounds
