@@ -21,8 +21,10 @@ import msgspec
 from msgspec import Struct
 
 from otelgpu.kernel.descriptors import close_all_but
+from otelgpu.kernel.heap import give_back
 from otelgpu.kernel.privileges.capabilities import Need
 from otelgpu.kernel.privileges.confinement import confine, keep_only
+from otelgpu.kernel.readable import is_readable
 from otelgpu.processes.reader.messages import (
     Answered,
     Asked,
@@ -42,6 +44,8 @@ _MESSAGE_CHARACTERS: Final = 500
 _TOLD_BYTES: Final = 4096
 _TOLD_WITHIN_S: Final = 1.0
 """How long who forks has all privileges at least, to import what it is told of."""
+_AT_REST_S: Final = 1.0
+"""Who was asked nothing for so long gives memory back: for some milliseconds, in which a question would wait."""
 _IMPORTED_WHEN_NEEDED: Final = ("numpy.ma",)  # by numpy.unique and what is made of it
 
 
@@ -193,16 +197,22 @@ def _work(connection: socket.socket, told: Told) -> NoReturn:
         descriptors=told.descriptors,
     )
     connection.sendall(b"\0")  # it is shut in: questions may come
+    has_answered, began = False, time.process_time()
     while True:
+        if has_answered and not is_readable(connection, _AT_REST_S):
+            has_answered = False
+            gc.collect()
+            give_back()  # what the answers took
         try:
             data, descriptors = receive(connection)
         except (EOFError, MessageError, OSError):
             os._exit(0)
-        _answer(connection, data, descriptors)
+        _answer(connection, data, descriptors, began)
+        has_answered, began = True, time.process_time()
 
 
-def _answer(connection: socket.socket, data: bytes, descriptors: list[int]) -> None:
-    began = time.process_time()
+def _answer(connection: socket.socket, data: bytes, descriptors: list[int], began: float) -> None:
+    """``began``: how much of a processor this process had had at the end of its last answer."""
     sent: list[int] = []
     try:
         asked: Asked = decode(data, Asked)

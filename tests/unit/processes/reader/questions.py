@@ -141,3 +141,14 @@ def process() -> int:
 def has_imported(names: tuple[str, ...]) -> int:
     """How many of these modules are there."""
     return sum(name in sys.modules for name in names)
+
+
+_kept: list[bytes] = []
+
+
+@question()
+def littered(size: int) -> int:
+    """Takes so many bytes in small parts and lets them go, below one that stays: the C library keeps them."""
+    parts = [bytes(1000) for _ in range(size // 1000)]
+    _kept.append(bytes(1000))
+    return os.getpid() if parts else 0

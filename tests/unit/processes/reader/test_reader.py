@@ -293,3 +293,18 @@ def test_what_workers_need_is_imported_with_privileges_and_they_have_none_from_t
         reader._worker.end()
         reader._worker = None
         assert reader.ask(NOBODYS, questions.has_imported, ("colorsys", "nturl2path", "none")) == 2
+
+
+def test_a_worker_that_is_asked_nothing_gives_back_what_its_answers_took() -> None:
+    def resident() -> int:
+        return int(Path(f"/proc/{number}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    with closing(Reader(Limits(busy_s=20, wall_s=60, advance_s=60))) as reader:
+        number = reader.ask(NOBODYS, questions.process)
+        before = resident()
+        assert reader.ask(NOBODYS, questions.littered, 50 << 20) == number
+        until = time.monotonic() + 30
+        while resident() > before + (25 << 20):
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        assert reader.ask(NOBODYS, questions.process) == number
