@@ -45,6 +45,7 @@ print(reader.ask(NOBODYS, questions.distinct, np.array([3, 1, 3])).tolist())
 reader.close()
 """
 QUICK = Limits(busy_s=0.2, wall_s=2.0, advance_s=0.5, share=0.1)
+PATIENT = Limits(busy_s=20, wall_s=60, advance_s=60, start_s=30)
 TENANT = ("/tenant", 1000)
 
 
@@ -258,10 +259,9 @@ def children_of(number: int) -> list[str]:
 
 
 def test_readers_that_share_who_forks_have_workers_and_limits_of_their_own(forker: Forker) -> None:
-    patient = Limits(busy_s=20, wall_s=60, advance_s=60)
     with (
-        closing(Reader(patient, Confinement(memory_bytes=64 << 20), forker=forker)) as little,
-        closing(Reader(patient, forker=forker)) as much,
+        closing(Reader(PATIENT, Confinement(memory_bytes=64 << 20), forker=forker)) as little,
+        closing(Reader(PATIENT, forker=forker)) as much,
     ):
         with pytest.raises(ReaderError):
             little.ask(NOBODYS, questions.memory, 100 << 20)
@@ -272,7 +272,7 @@ def test_readers_that_share_who_forks_have_workers_and_limits_of_their_own(forke
 
 
 def test_a_reader_that_is_closed_leaves_who_forks_to_the_others(forker: Forker) -> None:
-    first, second = Reader(QUICK, forker=forker), Reader(QUICK, forker=forker)
+    first, second = Reader(PATIENT, forker=forker), Reader(PATIENT, forker=forker)
     first._requests.send(b"worker")  # without the socket that goes with it
     first.close()
     with closing(second):
@@ -280,26 +280,34 @@ def test_a_reader_that_is_closed_leaves_who_forks_to_the_others(forker: Forker) 
     assert forker.number and Path(f"/proc/{forker.number}").exists()
 
 
-def test_what_workers_need_is_imported_with_privileges_and_they_have_none_from_their_start() -> None:
-    assert not {"colorsys", "nturl2path"} & sys.modules.keys()
-    with closing(Forker(modules=("colorsys",))) as forker, closing(Reader(QUICK, forker=forker)) as reader:
-        forker.prepare("nturl2path")
+def test_what_workers_need_is_imported_with_privileges_and_they_have_none_from_their_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("made_known_first", "made_known_later"):
+        (tmp_path / f"{name}.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    with (
+        closing(Forker(modules=("made_known_first",))) as forker,
+        closing(Reader(PATIENT, forker=forker)) as reader,
+    ):
+        forker.prepare("made_known_later")
         number = reader.ask(NOBODYS, questions.process)
         assert not held(Path(f"/proc/{number}")).permitted
         until = time.monotonic() + 10
         while held(Path(f"/proc/{forker.number}")).permitted:
             assert time.monotonic() < until
             time.sleep(0.05)
-        reader._worker.end()
-        reader._worker = None
-        assert reader.ask(NOBODYS, questions.has_imported, ("colorsys", "nturl2path", "none")) == 2
+        while reader.ask(NOBODYS, questions.has_imported, ("made_known_first", "made_known_later")) < 2:
+            assert time.monotonic() < until
+            reader._worker.end()
+            reader._worker = None  # the next one is forked anew
 
 
 def test_a_worker_that_is_asked_nothing_gives_back_what_its_answers_took() -> None:
     def resident() -> int:
         return int(Path(f"/proc/{number}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
-    with closing(Reader(Limits(busy_s=20, wall_s=60, advance_s=60))) as reader:
+    with closing(Reader(PATIENT)) as reader:
         number = reader.ask(NOBODYS, questions.process)
         before = resident()
         assert reader.ask(NOBODYS, questions.littered, 50 << 20) == number
