@@ -39,6 +39,11 @@ from otelgpu.model.resource import (
 from otelgpu.processes.kubernetes import OwnPod
 from otelgpu.processes.listing import PYTHON, ProcessFacts, executable_name, guess_service_name
 
+try:
+    from _sha1 import sha1  # type: ignore[import-not-found]  # without OpenSSL, which hashlib loads
+except ImportError:  # another Python than CPython
+    from hashlib import sha1
+
 CLAIMED: Final = "otelgpu.claimed."
 """In front of what a process says of where it runs, where nothing else says the same."""
 
@@ -206,7 +211,7 @@ def process_resource(
     instance = f"{host}/{facts.tgid}/{facts.start_time_ns}/{facts.container_id}"
     attributes: dict[str, AttributeValue] = {
         "service.name": guess_service_name(facts),
-        "service.instance.id": str(uuid.uuid5(_INSTANCES, instance)),
+        "service.instance.id": _instance_id(instance),
     }
     attributes |= {key: value for key, value in said.taken.items() if key not in own}
     attributes |= _that_applies(base, facts)
@@ -216,6 +221,12 @@ def process_resource(
         f"{CLAIMED}{key}": value for key, value in said.places.items() if attributes.get(key) != value
     }
     return resource(attributes | _observed(facts))
+
+
+def _instance_id(instance: str) -> str:
+    """A UUID of version 5 (RFC 9562), as :func:`uuid.uuid5` makes it with hashlib."""
+    named = sha1(_INSTANCES.bytes + instance.encode(), usedforsecurity=False)
+    return str(uuid.UUID(bytes=named.digest()[:16], version=5))
 
 
 def own_words(facts: ProcessFacts) -> dict[str, AttributeValue]:

@@ -11,16 +11,21 @@ DEAR = (
     *("grpc", "opentelemetry.sdk", "google.protobuf", "rich", "textual", "numpy.ma", "asyncio"),
 )
 CODE = f"""
+import os
 import sys
 from otelgpu.cli import commands, observe
 from otelgpu.config import Config
 from otelgpu.cli.options import _import_the_rest, families_of
 from otelgpu.families.requests.protocols import installed
+from otelgpu.families.nccl.discover import communicators
+from otelgpu.processes.listing import describe
+from otelgpu.processes.resources import ResourceDetector
 from otelgpu.sources.discoveries import discovery_of
 config = Config()
 _import_the_rest(config)
 installed()
 [discovery_of(name) for name in families_of(config)]
+ResourceDetector().describe(describe(os.getpid()))
 print([name for name in {DEAR!r} if name in sys.modules])
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,9 @@ def test_the_instance_id_is_stable_and_distinct() -> None:
     assert len({instance(), instance(tgid=43), instance(start_time_ns=1), instance(container_id=ID)}) == 4
     elsewhere = process_resource(facts(), {"host.name": "node-2"}).get("service.instance.id")
     assert elsewhere != instance()
+    made = facts()
+    named = f"node-1/{made.tgid}/{made.start_time_ns}/{made.container_id}"
+    assert instance() == str(uuid.uuid5(uuid.UUID("5b2f6d0c-94a7-4b3e-8a6e-3f1f0c1d7e52"), named))
 
 
 def test_what_a_process_says_of_itself_wins_but_not_over_what_was_seen() -> None:

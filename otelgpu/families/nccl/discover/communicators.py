@@ -15,7 +15,7 @@ only this session knows.
 from __future__ import annotations
 
 import logging
-import secrets
+import os
 import struct
 from collections import Counter, OrderedDict, deque
 from collections.abc import Sequence
@@ -120,7 +120,8 @@ class NcclLayouts:
         self._structs = structs or session_struct_finder()
         self._dtype = loaded.image.btf.dtype("nccl_layout")
         self._room = loaded.map("layouts").max_entries
-        self._key = (secrets.randbits(64) | 1, secrets.randbits(64))
+        first, second = struct.unpack("<2Q", os.urandom(16))
+        self._key = (first | 1, second)
         for number, word in enumerate(self._key):
             loaded.set_variable(f"identity_key_{number}", word)
         self._copies: list[LibraryCopy] = []
