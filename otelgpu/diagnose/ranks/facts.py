@@ -134,9 +134,8 @@ def gather(query: Query) -> Facts:
     moved = np.where(lost, 0.0, cube.moved())
     groups = _groups(calls, query("transfers"), steps, ranks, kept, np.asarray(~beside.any(axis=1)))
     roles, lanes = _roles_and_lanes(places, of, groups)
-    compute_units = _units(
-        query, int(times["last_unit"].max(initial=0)) + 1, own[COMPUTE], steps, ranks, groups
-    )
+    last_unit = times["last_unit"][times["kind_code"] == COMPUTE].max(initial=0)
+    compute_units = _units(query, int(last_unit) + 1, own[COMPUTE], steps, ranks, groups)
     return Facts(
         steps=steps[kept],
         ranks=ranks,

@@ -203,6 +203,21 @@ def test_a_slow_rank_is_found_beside_those_that_evaluate() -> None:
     assert (verdict.klass, verdict.cause, verdict.ranks) == ("slow_worker", "compute", [2])
 
 
+def test_units_that_only_sends_have_are_none_of_computing() -> None:
+    """Computing is in the input as one sum a step: it is divided into no units, of which all but one were empty."""
+    rows = [
+        row | {"role": f"stage {row['rank'] // 4}", "lane": f"replica {row['rank'] % 4}"}
+        for row in data_parallel(jitter(0.01), jitter(0.001), ranks=8)
+    ]
+    sent = [
+        row | {"kind": "p2p", "grp": row["lane"], "n": 2, "unit": unit, "seq": 10 * row["step"] + unit}
+        for row in rows
+        if row["kind"] == "coll"
+        for unit in range(4)
+    ]
+    assert report_of(rows + sent).verdicts == []
+
+
 def test_a_step_in_which_most_ranks_did_something_else_is_left_out() -> None:
     report = report_of(habitual(range(4), "checkpoint"))
     assert (report.verdicts, report.input.steps) == ([], 72)
