@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,17 +23,19 @@ NOBODY = 65534
 
 @pytest.fixture(scope="module")
 def busy_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if missing := missing_compiler() or missing_namespaces():
+    if missing := missing_compiler():
         pytest.skip(missing)
     return build_busy(tmp_path_factory.mktemp("busy"))
 
 
-@pytest.mark.parametrize("user", [0, NOBODY])
+@pytest.mark.parametrize("who", [{}, {"user": NOBODY}, {"own_users": True}], ids=["root", "user", "users"])
 @pytest.mark.parametrize("mode", ["threads", "numbers"])
 def test_a_process_in_a_container_gets_a_library_that_it_cannot_see(
-    busy_program: Path, tmp_path: Path, mode: str, user: int
+    busy_program: Path, tmp_path: Path, mode: str, who: dict[str, Any]
 ) -> None:
-    with running(busy_program, mode, container(tmp_path, busy_program, user=user)) as busy:
+    if missing := missing_namespaces(own_users="own_users" in who):
+        pytest.skip(missing)
+    with running(busy_program, mode, container(tmp_path, busy_program, **who)) as busy:
         root = Path(f"/proc/{busy.tgid}/root")
         assert not (root / str(read_library().path).lstrip("/")).exists()
         assert os.statvfs(root).f_flag & os.ST_RDONLY
@@ -62,7 +65,9 @@ def libraries(tgid: int) -> list[str]:
     return [line for line in lines if line.endswith(read_library().path.name)]
 
 
-def test_a_profile_of_one_in_a_container_has_gpu_frames(busy_program: Path, tmp_path: Path) -> None:
+def test_a_profile_of_one_in_a_container_has_gpu_frames(tmp_path: Path) -> None:
+    if missing := missing_compiler() or missing_namespaces():
+        pytest.skip(missing)
     folded, root = tmp_path / "kernel.folded", tmp_path / "root"
     root.mkdir()
     command = container(root, build_fakes() / "cuda_client")

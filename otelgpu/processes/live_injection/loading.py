@@ -23,7 +23,7 @@ from typing import Final, TypeVar
 
 from msgspec import Struct, field
 
-from otelgpu.kernel.offered_socket import take_socket
+from otelgpu.kernel.offered_socket import check_may_take, take_socket
 from otelgpu.kernel.ptrace import HeldThread, ThreadEnded
 from otelgpu.kernel.readable import is_readable
 from otelgpu.kernel.shared_file import open_unwritable
@@ -91,6 +91,7 @@ def load_library(
     """
     refuse_unsuitable(pid)
     try:
+        check_may_take(pid)
         target = Target(pid)
     except PermissionError as error:
         raise no_access(pid) from error

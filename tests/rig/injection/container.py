@@ -29,13 +29,19 @@ exec "$@"
 """
 
 
-def container(folder: Path, program: Path, *, user: int = 0) -> tuple[str | Path, ...]:
-    """The beginning of a command that runs ``program`` in one, whose files are mounted on the empty ``folder``."""
+def container(
+    folder: Path, program: Path, *, user: int = 0, own_users: bool = False
+) -> tuple[str | Path, ...]:
+    """The beginning of a command that runs ``program`` in one, whose files are mounted on the empty ``folder``.
+
+    ``user``: who it runs as; ``own_users``: as root in a user namespace, where nobody else is known.
+    """
     as_user = (
         () if not user else ("/usr/bin/setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "--")
     )
     command = ("sh", "-c", _ENTER, "sh", folder, program, build_fakes())
-    return ("unshare", "--mount", "--pid", "--fork", "--", *command, *as_user, "/app/busy")
+    users = ("--user", "--map-root-user") if own_users else ()
+    return ("unshare", *users, "--mount", "--pid", "--fork", "--", *command, *as_user, "/app/busy")
 
 
 def innermost_child(pid: int) -> int:
@@ -45,10 +51,11 @@ def innermost_child(pid: int) -> int:
     return pid
 
 
-def missing_namespaces() -> str:
+def missing_namespaces(*, own_users: bool = False) -> str:
     """Why there can be none here; "" where there can."""
     if shutil.which("unshare") is None or shutil.which("setpriv") is None:
         return "needs unshare and setpriv (util-linux)"
-    command = ("unshare", "--mount", "--pid", "--fork", "mount", "-t", "tmpfs", "none", "/mnt")
+    users = ("--user", "--map-root-user") if own_users else ()
+    command = ("unshare", *users, "--mount", "--pid", "--fork", "mount", "-t", "tmpfs", "none", "/mnt")
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False, timeout=30)
-    return f"needs mount and PID namespaces: {done.stderr.strip()}" if done.returncode else ""
+    return f"needs namespaces of mounts, PIDs and users: {done.stderr.strip()}" if done.returncode else ""

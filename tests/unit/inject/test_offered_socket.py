@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from otelgpu.kernel.offered_socket import NotOffered, take_socket
+from otelgpu.kernel.offered_socket import NotOffered, check_may_take, take_socket
 
 
 @contextmanager
@@ -44,6 +44,14 @@ def test_half_of_a_pair_that_the_process_made_is_taken_and_does_not_wait() -> No
         assert taken.recv(16) == b"hello"
         with pytest.raises(BlockingIOError):
             taken.recv(16)
+
+
+def test_whether_anything_may_be_taken_is_known_before_it_is_offered() -> None:
+    with child(pair) as (pid, _):
+        check_may_take(pid)
+    with pytest.raises(OSError) as error:
+        check_may_take(pid)  # it has ended
+    assert error.value.errno == errno.ESRCH
 
 
 def test_what_is_no_socket_or_not_its_own_is_left() -> None:

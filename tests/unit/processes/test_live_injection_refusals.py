@@ -156,6 +156,6 @@ def test_a_process_that_may_be_looked_at_and_not_traced_is_refused_before_anythi
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(loading, "refuse_unsuitable", lambda pid: None)
-    monkeypatch.setattr(loading, "Target", forbidden)
+    monkeypatch.setattr(loading, "check_may_take", forbidden)
     with pytest.raises(InjectionRefused, match=r"more rights than we|ptrace_scope"):
         loading.load_library(os.getpid(), Path("/nowhere.so"), "function", b"", socket.socket.close)
