@@ -49,6 +49,22 @@ def test_a_process_in_a_container_gets_a_library_that_it_cannot_see(
         assert busy.code == 0, busy.said
 
 
+def test_who_could_write_our_file_by_what_he_is_given_is_refused(busy_program: Path, tmp_path: Path) -> None:
+    if missing := missing_namespaces():
+        pytest.skip(missing)
+    if os.statvfs(read_library().path).f_flag & os.ST_RDONLY:
+        pytest.skip("this checkout is on a read-only mount: he could not")
+    without = ("setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin")
+    with running(busy_program, "numbers", container(tmp_path, busy_program)) as busy:
+        attach = (OTELGPU, "attach", "--source=inject", "--export=file:/dev/null", "-p", str(busy.tgid))
+        done = subprocess.run((*without, *attach), stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+        assert done.returncode == 1
+        assert "it is in a container, and could write to otelgpu's own file" in done.stderr
+        assert not libraries(busy.tgid)
+        busy.end()
+        assert busy.code == 0, busy.said
+
+
 def await_cuda(outer: int) -> int:
     """The process that it has become, once it has the fake runtime."""
     for _ in range(500):

@@ -55,6 +55,7 @@ _PROT_READ_EXEC: Final = 5
 _PROT_READ_WRITE: Final = 3
 _MAP: Final = 0x2 | 0x20 | 0x100000  # MAP_PRIVATE, MAP_ANONYMOUS, MAP_FIXED_NOREPLACE
 _MOST_THREADS: Final = 4096
+_MOST_ERRNO: Final = 4095
 _WORD: Final = b"\0\0\0\0"  # what a descriptor travels with
 
 
@@ -239,7 +240,8 @@ def _read_answer(target: Target, data: int) -> tuple[int, str]:
     (answer,) = struct.unpack("<Q", target.read(data + amd64.ANSWER_AT, 8))
     (result,) = struct.unpack("<i", target.read(data + amd64.RESULT_AT, 4))
     if result <= 0 and not answer:
-        return answer, f"it was not given it ({os.strerror(-result) if result else 'nothing came'})"
+        why = os.strerror(-result) if -_MOST_ERRNO <= result < 0 else "nothing came"
+        return answer, f"it was not given it ({why})"
     text = target.read(data + amd64.ERROR_AT, amd64.ERROR_BYTES).partition(b"\0")[0].decode(errors="replace")
     return answer, "".join(letter if letter.isprintable() else "?" for letter in text)
 

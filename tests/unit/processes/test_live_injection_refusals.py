@@ -5,12 +5,15 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import struct
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from otelgpu.processes.live_injection import loading
+from otelgpu.processes.live_injection import amd64, loading
 from otelgpu.processes.live_injection.refusals import (
     InjectionRefused,
     NoCuda,
@@ -18,6 +21,7 @@ from otelgpu.processes.live_injection.refusals import (
     refuse_unsuitable,
     unknown_filter,
 )
+from otelgpu.processes.live_injection.target import Target
 
 PID = 4_000_000
 ELF = b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x03\x00\x3e\x00"
@@ -147,6 +151,20 @@ def test_who_may_not_be_traced_is_said_with_the_reason(
         (yama / "ptrace_scope").write_text(f"{scope}\n")
     refused = no_access(PID, proc=proc, uid=1000)
     assert why in str(refused) and refused.hint is not None and hint in refused.hint
+
+
+@pytest.mark.parametrize(
+    ("result", "why"),
+    [(-errno.EMFILE, "Too many open files"), (0, "nothing came"), (-(2**31), "nothing came")],
+)
+def test_why_the_library_did_not_reach_it_is_said_whatever_the_process_has_written(
+    result: int, why: str
+) -> None:
+    block = bytearray(amd64.BLOCK_BYTES)
+    struct.pack_into("<i", block, amd64.RESULT_AT, result)
+    memory = SimpleNamespace(read=lambda address, count: bytes(block[address : address + count]))
+    answer, said = loading._read_answer(cast("Target", memory), 0)
+    assert (answer, said) == (0, f"it was not given it ({why})")
 
 
 def test_a_process_that_may_be_looked_at_and_not_traced_is_refused_before_anything_is_done(
