@@ -1,8 +1,9 @@
 """The one-node Kubernetes of tools/cluster.sh, for tests: started by up.sh, ended by down.sh.
 
-Images are those of tools/image.sh, handed to the node's containerd as files: nothing is pulled. The Collector's is made
-of the program that tools/backends.sh built. No kube-proxy and no DNS run: what a manifest reaches by a Service's name
-is reached by a pod's address here (:meth:`Cluster.pod_address`).
+Images are those of tools/image.sh, handed to the node's containerd as files: nothing is pulled. The agent's gets the
+package of this checkout: only its dependencies have to be as new. The Collector's is made of the program that
+tools/backends.sh built. No kube-proxy and no DNS run: what a manifest reaches by a Service's name is reached by a pod's
+address here (:meth:`Cluster.pod_address`).
 
 Each has a network of its own where the tests are root. Of nodes one at a time on a machine, as all have the cgroup
 kubepods: who comes second waits. ``OTELGPU_CLUSTER=FOLDER`` names a node that is to be started there, or is up there
@@ -42,6 +43,11 @@ BUSYBOX: Final = "docker.io/rig/busybox:1"
 NODE: Final = "node-a"
 _WAIT_S: Final = 120.0
 _LOCK: Final = Path("/run/otelgpu-cluster.lock")
+
+_OF_CHECKOUT: Final = (
+    "FROM localhost/otelgpu\nCOPY --chmod=0755 otelgpu /opt/otelgpu/lib/python3.11/site-packages/otelgpu\n"
+)
+_BUILD: Final = "build -q --isolation=chroot --pull=never -f -"
 
 _LOAD: Final = (
     "import http.client, json, time\n"
@@ -174,11 +180,12 @@ class Cluster(ApiServer):
         fcntl.flock(lock, fcntl.LOCK_EX)
         (self.folder / "img").mkdir()
         podman = ["podman", "--root", str(IMAGES / "storage"), "--runroot", "/run/otelgpu-image"]
-        names = {"localhost/otelgpu": IMAGE, "localhost/otelgpu-example-service": SERVICE_IMAGE}
-        for built, name in names.items():
-            subprocess.run([*podman, "tag", built, name], check=True)
+        build = [*podman, "--runtime=crun", *_BUILD.split(), "-t", IMAGE, ROOT]
+        subprocess.run(build, input=_OF_CHECKOUT, text=True, stdout=subprocess.DEVNULL, check=True)
+        subprocess.run([*podman, "tag", "localhost/otelgpu-example-service", SERVICE_IMAGE], check=True)
         save = [*podman, "save", "-q", "--format", "docker-archive", "--multi-image-archive"]
-        subprocess.run([*save, "-o", str(self.folder / "img/built.tar"), *names.values()], check=True)
+        subprocess.run([*save, "-o", str(self.folder / "img/built.tar"), IMAGE, SERVICE_IMAGE], check=True)
+        subprocess.run([*podman, "rmi", IMAGE], stdout=subprocess.DEVNULL, check=True)
         if (BACKENDS / "otelcol").exists():
             root = self.folder / "rootfs/collector"
             root.mkdir(parents=True)
