@@ -180,7 +180,7 @@ class Cluster(ApiServer):
         fcntl.flock(lock, fcntl.LOCK_EX)
         (self.folder / "img").mkdir()
         podman = ["podman", "--root", str(IMAGES / "storage"), "--runroot", "/run/otelgpu-image"]
-        build = [*podman, "--runtime=crun", *_BUILD.split(), "-t", IMAGE, ROOT]
+        build: list[str | Path] = [*podman, "--runtime=crun", *_BUILD.split(), "-t", IMAGE, ROOT]
         subprocess.run(build, input=_OF_CHECKOUT, text=True, stdout=subprocess.DEVNULL, check=True)
         subprocess.run([*podman, "tag", "localhost/otelgpu-example-service", SERVICE_IMAGE], check=True)
         save = [*podman, "save", "-q", "--format", "docker-archive", "--multi-image-archive"]

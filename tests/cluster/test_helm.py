@@ -35,7 +35,10 @@ def installed(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Ite
     (folder / "backend.yaml").write_text(yaml.safe_dump(BACKEND))
     (folder / "values.yaml").write_text(yaml.safe_dump(values))
     helm = Helm(cluster, folder)
-    given = (f"--values={folder / 'values.yaml'}", f"--set-file=collector.backend={folder / 'backend.yaml'}")
+    given: tuple[str, ...] = (
+        f"--values={folder / 'values.yaml'}",
+        f"--set-file=collector.backend={folder / 'backend.yaml'}",
+    )
     helm.put("install", *given)
     collector = pod_of(cluster, NAMESPACE, COLLECTOR)["status"]["podIP"]
     given = (*given, f"--set=endpoint=http://{collector}:4317")
