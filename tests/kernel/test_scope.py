@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -26,6 +25,8 @@ from tests.rig import (
     start_llm_server,
 )
 from tests.rig.cgroup import in_cgroup, own_cgroup
+from tests.rig.health import Health
+from tests.rig.ports import free_port
 
 Watcher = Callable[..., Watch]
 
@@ -175,10 +176,13 @@ def test_of_a_cgroup_s_processes_alone_it_is_found_out_how_their_stacks_are_walk
 
 
 def test_the_agent_finds_a_cgroup_s_late_library(cgroup: Path, tmp_path: Path) -> None:
-    traces = tmp_path / "traces.jsonl"
-    command = [OTELGPU, "agent", f"--cgroup={cgroup}", f"--export=file:{traces}", "--detail=all"]
+    traces, health = tmp_path / "traces.jsonl", Health(free_port())
+    observe = ["--families=cuda", f"--cgroup={cgroup}", "--detail=all"]
+    command = [OTELGPU, "agent", *observe, f"--export=file:{traces}"]
     with ExitStack() as stack:
-        agent = stack.enter_context(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
+        agent = stack.enter_context(
+            subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=health.environment())
+        )
         stack.callback(agent.kill)
         assert agent.stderr is not None
         assert "observing" in agent.stderr.readline()
@@ -187,12 +191,11 @@ def test_the_agent_finds_a_cgroup_s_late_library(cgroup: Path, tmp_path: Path) -
         (cgroup / "cgroup.procs").write_text(str(client.pid))
         other.finish()
         # Something in the group maps the library first, so that the window is over when the client does.
-        opener = "import ctypes, sys, time; ctypes.CDLL(sys.argv[1]); time.sleep(1.5)"
-        subprocess.run(
-            [sys.executable, "-c", opener, str(fake_cudart_path())],
-            preexec_fn=lambda: (cgroup / "cgroup.procs").write_text(str(os.getpid())) and None,
-            check=True,
-        )
+        opens = "import ctypes, sys; ctypes.CDLL(sys.argv[1]); sys.stdin.read()"
+        command = [*in_cgroup(cgroup), sys.executable, "-c", opens, str(fake_cudart_path())]
+        with subprocess.Popen(command, stdin=subprocess.PIPE) as opener:
+            wait_until(lambda: health.libraries_of(opener.pid), "its library has probes")
+            opener.communicate()
         client.finish()
         agent.terminate()
         agent.communicate(timeout=20)
@@ -238,11 +241,12 @@ def test_the_agent_sees_everybody_but_itself(tmp_path: Path) -> None:
 
 
 def test_the_agent_admits_by_executable(tmp_path: Path) -> None:
-    traces = tmp_path / "traces.jsonl"
+    traces, health = tmp_path / "traces.jsonl", Health(free_port())
     suffix = own_suffix()
     command = [
         OTELGPU,
         "agent",
+        "--families=cuda",
         f"--executable=cuda_client_l*{suffix}",
         f"--export=file:{traces}",
         "--detail=all",
@@ -254,15 +258,18 @@ def test_the_agent_admits_by_executable(tmp_path: Path) -> None:
             )
         )
         other = stack.enter_context(start_cuda_client(calls=83, suffix=suffix))
-        agent = stack.enter_context(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
+        agent = stack.enter_context(
+            subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=health.environment())
+        )
         stack.callback(agent.kill)
         assert agent.stderr is not None
         assert "observing" in agent.stderr.readline()
         other.finish()
         with start_cuda_client(
-            late_ms=0, library=fake_cudart_path(), linger_ms=1500, calls=0, suffix=suffix
+            late_ms=0, library=fake_cudart_path(), linger_ms=60_000, calls=0, suffix=suffix
         ) as opener:
-            opener.finish()  # maps the library and stays until its probes are there
+            opener.begin()
+            wait_until(lambda: health.libraries_of(opener.pid), "the library that it maps has probes")
         admitted.finish()
         agent.terminate()
         agent.communicate(timeout=20)

@@ -8,8 +8,6 @@ import signal
 import subprocess
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,32 +15,30 @@ from typing import Any
 
 import pytest
 import yaml
-from prometheus_client.parser import text_string_to_metric_families
 
 from tests.kernel.observing import OTELGPU, held_programs, probed, read_metrics, read_spans, wait_until
 from tests.rig import own_suffix, start_cuda_client
 from tests.rig.cuda_client import CudaClient
+from tests.rig.health import Health, Samples, total
 from tests.rig.ports import free_port
 from tests.rig.spans import cuda_calls
 
 pytestmark = pytest.mark.long
 
 CALLS = 9_973  # prime
-Samples = dict[str, dict[tuple[tuple[str, str], ...], float]]
 
 CLIENT = f"cuda_client{own_suffix()}"
 
 
-class Agent:
+class Agent(Health):
     """`otelgpu agent` with a configuration file and a health endpoint."""
 
     def __init__(self, folder: Path, **settings: Any) -> None:
+        super().__init__(free_port())
         self.file = folder / "otelgpu.yaml"
-        self.port = free_port()
         self.settings = {
             "families": ["cuda"],
             "executables": [CLIENT],
-            "health_address": self.port,
             "export": [f"file:{folder / 'out.jsonl'}"],
             "device_interval_ms": 0,
             "fabric_interval_ms": 0,
@@ -82,27 +78,6 @@ class Agent:
         wait_until(lambda: any(word in line for line in self.lines[said:]), f"a line with {word!r}")
         return self.lines[-1]
 
-    def get(self, path: str) -> tuple[int, str]:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
-
-    def scrape(self) -> Samples:
-        """Samples by name and labels."""
-        status, text = self.get("/metrics")
-        assert status == 200, text
-        found: Samples = {}
-        for family in text_string_to_metric_families(text):
-            for sample in family.samples:
-                found.setdefault(sample.name, {})[tuple(sorted(sample.labels.items()))] = sample.value
-        return found
-
-    def libraries_of(self, pid: int) -> float:
-        """How many of a process's libraries have probes."""
-        return total(self.scrape(), "otelgpu_process_libraries", process_pid=str(pid))
-
     @contextmanager
     def client(self, **options: Any) -> Iterator[CudaClient]:
         """A client that waits before its first call, until it is observed."""
@@ -125,11 +100,6 @@ def agent(folder: Path, **settings: Any) -> Iterator[Agent]:
     finally:
         found.process.kill()
         found.process.wait()
-
-
-def total(samples: Samples, name: str, **labels: str) -> float:
-    wanted = set(labels.items())
-    return sum(value for key, value in samples.get(name, {}).items() if wanted <= set(key))
 
 
 def records(samples: Samples) -> float:
