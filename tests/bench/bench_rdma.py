@@ -16,16 +16,18 @@ from tests.vm.kernels import fetched
 
 LINE: Final = "7"
 BUDGETS: Final = {"0": "no post or poll probed", "1": "budget of 1 %", "100": "all probed"}
+DEFAULT: Final = "1"
 
 
 def rows(quick: bool) -> list[Row]:
-    """Of each budget."""
+    """Of each budget; ``quick``: of the default one, as each takes an agent's start in a guest that is emulated."""
+    budgets = {DEFAULT: BUDGETS[DEFAULT]} if quick else BUDGETS
     kernel = fetched(LINE)
     missing = "no kernel in the cache: run `make vm`" if kernel is None else guest.missing_programs()
     if kernel is None or missing:
         return [not_measured("rdma", "everything", "", str(missing))]
     with tempfile.TemporaryDirectory(prefix="otelgpu-bench-") as folder:
-        reported = rdma.pingpong_us(kernel, Path(folder), 1 if quick else 5, list(BUDGETS))
+        reported = rdma.pingpong_us(kernel, Path(folder), 1 if quick else 5, list(budgets))
     bare = median(reported[rdma.BARE])
     return [
         Row(
@@ -37,5 +39,5 @@ def rows(quick: bool) -> list[Row]:
             baseline_value=bare,
             note=f"in a guest with Linux {kernel.release}; {spread(reported[budget])}",
         )
-        for budget, name in BUDGETS.items()
+        for budget, name in budgets.items()
     ]
