@@ -97,8 +97,9 @@ def all_described(session: Session) -> None:
     seen: set[int] = set()
 
     def is_of_another(span: Span) -> bool:
-        pid, before = span["resource"]["process.pid"], len(seen)
-        seen.update([pid] if of_crowd(span) else [])
+        before = len(seen)
+        if of_crowd(span):
+            seen.add(span["resource"]["process.pid"])
         return len(seen) > before
 
     session.spans(is_of_another, CALLERS)
