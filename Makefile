@@ -74,7 +74,11 @@ check: lint $(COMPILED) ## Lint and the tests that need no root, a fifth of the 
 	@$(call pytest,$(PYTHON_VENV),$(NO_ROOT_TESTS),-n auto -m "not slow" --hypothesis-profile=quick)
 
 .PHONY: test
-test: lint test-unit test-fuzz test-kernel ## All tests (root, or sudo, for the kernel's part)
+test: $(PYTHON_VENV) ## All tests (root, or sudo, for the kernel's part)
+	$(call step,lint with the fuzz targets beside it; each takes one processor)
+	@$(MAKE) --jobs=2 --output-sync=target lint test-fuzz
+	@$(MAKE) test-unit
+	@$(MAKE) test-kernel
 
 .PHONY: test-unit
 test-unit: $(PYTHON_VENV) $(COMPILED) ## The tests that need no root, all of them
