@@ -7,6 +7,7 @@ has spent it is refused until it has filled again, which others do not notice.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import socket
@@ -17,10 +18,11 @@ from contextlib import suppress
 from typing import Any, Final, ParamSpec, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from otelgpu.kernel.readable import is_readable
 from otelgpu.model.losses import Reasons
+from otelgpu.processes.reader import pace
 from otelgpu.processes.reader.accounts import Accounts, Owner
 from otelgpu.processes.reader.forker import Forker
 from otelgpu.processes.reader.messages import (
@@ -70,8 +72,9 @@ class ReaderError(OSError):
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """Seconds. ``busy_s``: of one question, without the time that it waited for a processor; ``wall_s``: with it.
+    """Seconds, of a machine of usual pace.
 
+    ``busy_s``: of one question, without the time that it waited for a processor; ``wall_s``: with it.
     ``share``: of a processor that an owner may take in the long run, ``advance_s`` what it has at first;
     ``failure_s``: for how long nothing is read for it after a question that ended its worker, ``end_s``: for how long
     that is seen to its end.
@@ -85,12 +88,27 @@ class Limits(Struct, frozen=True, kw_only=True):
     start_s: float = 5.0
     end_s: float = 0.3
 
+    def at_pace(self, slowness: float) -> Limits:
+        """The same for a machine that is so many times slower; an owner's share of it is the same."""
+        if slowness == 1.0:
+            return self
+        return Limits(
+            busy_s=self.busy_s * slowness,
+            wall_s=self.wall_s * slowness,
+            share=self.share,
+            advance_s=self.advance_s * slowness,
+            failure_s=self.failure_s * slowness,
+            start_s=self.start_s * slowness,
+            end_s=self.end_s * slowness,
+        )
+
 
 class Reader:
     """Workers, one at a time; made anew when one is gone. For one thread.
 
     ``forker``: who forks them, for others too; without, one of its own, and it is to be made before threads are.
-    ``counters``: those of :data:`REASONS`. ``accounts``: what each owner has left.
+    ``counters``: those of :data:`REASONS`. ``accounts``: what each owner has left. ``slowness``: of this machine,
+    :func:`~.pace.slowness` where it is not given.
     """
 
     def __init__(
@@ -99,10 +117,14 @@ class Reader:
         confinement: Confinement | None = None,
         *,
         forker: Forker | None = None,
+        slowness: float | None = None,
     ) -> None:
         self.counters: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
-        self._limits = limits or Limits()
+        self._slowness = pace.slowness() if slowness is None else slowness
+        self._limits = (limits or Limits()).at_pace(self._slowness)
         confinement = confinement or Confinement()
+        cpu_seconds = math.ceil(confinement.cpu_seconds * self._slowness)
+        confinement = structs.replace(confinement, cpu_seconds=cpu_seconds)
         self._worker_s = confinement.cpu_seconds / 2
         used = forker or Forker(confinement.needs, confinement.modules)
         self._own = used if forker is None else None
@@ -117,12 +139,17 @@ class Reader:
 
         Raises :class:`ReaderError`, and what the function does.
         """
-        return self.ask_within(self._limits, owner, function, *args, **kwargs)
+        return self._ask(self._limits, owner, function, *args, **kwargs)
 
     def ask_within(
         self, limits: Limits, owner: Owner, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs
     ) -> R:
         """The same with other bounds of time and another pause after a failure; an owner's share is what it is."""
+        return self._ask(limits.at_pace(self._slowness), owner, function, *args, **kwargs)
+
+    def _ask(
+        self, limits: Limits, owner: Owner, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
         assert not kwargs, "questions have positional arguments"
         raises = raised_by(function)
         data, descriptors = encode(args)
@@ -277,8 +304,9 @@ class _Worker:
         self._before_s = self._before_s or self._scheduled_s()
         wait_s = limits.busy_s
         while not is_readable(self._connection, wait_s):
-            left_s = limits.busy_s - self.busy_s()
-            is_late = left_s <= 0 or time.monotonic() - self._began_s > limits.wall_s
+            wall_left_s = limits.wall_s - (time.monotonic() - self._began_s)
+            left_s = min(limits.busy_s - self.busy_s(), wall_left_s)
+            is_late = left_s <= 0
             wait_s = max(left_s, 0.005)
             if is_late and not is_readable(self._connection):  # it may be us who came late
                 raise TimeoutError

@@ -18,7 +18,7 @@ import pytest
 
 from otelgpu.elf.image import ElfError
 from otelgpu.kernel.privileges.capabilities import OTHER_FILES, held
-from otelgpu.processes.reader import accounts
+from otelgpu.processes.reader import accounts, pace
 from otelgpu.processes.reader.accounts import HOSTS, NOBODYS, Accounts, Owner, owner_of
 from otelgpu.processes.reader.client import Limits, Reader, ReaderError
 from otelgpu.processes.reader.forker import Forker
@@ -51,7 +51,7 @@ TENANT = ("/tenant", 1000)
 
 @pytest.fixture
 def reader() -> Iterator[Reader]:
-    made = Reader(QUICK, Confinement(needs=(OTHER_FILES,), memory_bytes=64 << 20))
+    made = Reader(QUICK, Confinement(needs=(OTHER_FILES,), memory_bytes=64 << 20), slowness=1.0)
     yield made
     made.close()
 
@@ -102,6 +102,26 @@ def test_a_computation_without_end_ends(reader: Reader) -> None:
         reader.ask(TENANT, questions.forever)
     assert time.monotonic() - began < QUICK.wall_s + 1
     assert ended(reader, "worker_timed_out")
+
+
+@pytest.mark.parametrize("slowness", [1.0, 10.0])
+def test_on_a_slow_machine_a_question_may_take_longer_and_has_an_end_still(slowness: float) -> None:
+    limits = Limits(busy_s=0.1, wall_s=60.0)
+    with closing(Reader(limits, Confinement(cpu_seconds=10), slowness=slowness)) as reader:
+        if slowness == 1.0:
+            with pytest.raises(ReaderError):
+                reader.ask(TENANT, questions.busy, 0.5)
+        else:
+            reader.ask(TENANT, questions.busy, 0.5)
+        with pytest.raises(ReaderError) as failed:
+            reader.ask(TENANT, questions.forever)
+        assert failed.value.reason == "worker_timed_out"
+
+
+@pytest.mark.parametrize(("tried_s", "slowness"), [(0.0, 1.0), (2e-4, 1.0), (3e-3, 10.0), (9.0, pace.MOST)])
+def test_bounds_are_longer_on_slow_machines_and_nowhere_without_end(tried_s: float, slowness: float) -> None:
+    assert pace.slowness_of(tried_s) == pytest.approx(slowness)
+    assert 1.0 <= pace.slowness() <= pace.MOST
 
 
 def test_a_file_that_does_not_open_ends(reader: Reader, tmp_path: Path) -> None:
