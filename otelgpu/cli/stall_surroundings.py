@@ -23,13 +23,13 @@ _CGROUPS: Final = Path("/sys/fs/cgroup")
 
 
 class Reading(Struct, frozen=True, kw_only=True):
-    """At one time. ``throttled``: times and seconds; ``faults``: minor and major; None: not known.
+    """At one time. ``throttled``: times, of so many periods, and seconds; ``faults``: minor and major; None: not known.
 
     ``dirtied``: bytes by process, those of the others too.
     """
 
     group: Path | None
-    throttled: tuple[int, float] | None
+    throttled: tuple[int, int, float] | None
     quota_cpus: float | None
     faults: tuple[int, int] | None
     others: dict[int, CpuUse]
@@ -57,11 +57,13 @@ def between(
 
     ``pid``: of the process that was read.
     """
-    throttled = (
-        (after.throttled[0] - before.throttled[0], after.throttled[1] - before.throttled[1])
-        if before.throttled is not None and after.throttled is not None and before.group == after.group
-        else (None, None)
-    )
+    times: int | None = None
+    periods: int | None = None
+    held_s: float | None = None
+    if before.throttled is not None and after.throttled is not None and before.group == after.group:
+        times = after.throttled[0] - before.throttled[0]
+        periods = after.throttled[1] - before.throttled[1]
+        held_s = after.throttled[2] - before.throttled[2]
     faults = (
         (after.faults[0] - before.faults[0], after.faults[1] - before.faults[1])
         if before.faults is not None and after.faults is not None
@@ -80,8 +82,9 @@ def between(
             used.append(Neighbour(pid=number, name=name, cpu_s=round(seconds, 3)))
     writers = _writers(before, after, mine | {pid})
     return Surroundings(
-        throttled_times=throttled[0],
-        throttled_s=throttled[1],
+        throttled_times=times,
+        quota_periods=periods,
+        throttled_s=held_s,
         quota_cpus=after.quota_cpus if after.quota_cpus is not None else before.quota_cpus,
         minor_faults=faults[0],
         major_faults=faults[1],
@@ -128,14 +131,15 @@ def _cpu_group(pid: int, proc: Path, cgroups: Path) -> Path | None:
     return None
 
 
-def _throttled(folder: Path | None) -> tuple[int, float] | None:
+def _throttled(folder: Path | None) -> tuple[int, int, float] | None:
     if folder is None:
         return None
     fields = dict(line.split() for line in _text(folder / "cpu.stat").splitlines() if len(line.split()) == 2)
-    times, micro, nano = (fields.get(key, "") for key in ("nr_throttled", "throttled_usec", "throttled_time"))
-    if not times.isdecimal() or not (micro.isdecimal() or nano.isdecimal()):
+    times, periods = (fields.get(key, "") for key in ("nr_throttled", "nr_periods"))
+    micro, nano = (fields.get(key, "") for key in ("throttled_usec", "throttled_time"))
+    if not times.isdecimal() or not periods.isdecimal() or not (micro.isdecimal() or nano.isdecimal()):
         return None
-    return int(times), int(micro) / 1e6 if micro.isdecimal() else int(nano) / 1e9
+    return int(times), int(periods), int(micro) / 1e6 if micro.isdecimal() else int(nano) / 1e9
 
 
 def _quota(folder: Path | None) -> float | None:

@@ -63,13 +63,17 @@ def test_what_was_counted_meanwhile_is_the_difference(version: int, tmp_path: Pa
         group(
             cgroups,
             name,
-            {"cpu.stat": f"nr_throttled {times}\n{unit[0]} {int(seconds * unit[1])}\n", **quota},
+            {
+                "cpu.stat": f"nr_periods {times * 2}\nnr_throttled {times}\n{unit[0]} {int(seconds * unit[1])}\n",
+                **quota,
+            },
         )
         process(proc, PID, ticks, group=line, faults=(ticks, times))
         process(proc, PID + 1, ticks)
         readings.append(read(PID, proc=proc, cgroups=cgroups))
     found = between(*readings)
-    assert (found.throttled_times, found.throttled_s, found.quota_cpus) == (15, 2.5, 0.5)
+    assert (found.throttled_times, found.quota_periods) == (15, 30)
+    assert (found.throttled_s, found.quota_cpus) == (2.5, 0.5)
     seconds_used = 300 / os.sysconf("SC_CLK_TCK")
     assert [(each.pid, each.cpu_s) for each in found.neighbours] == [(PID + 1, seconds_used)]
     assert (found.minor_faults, found.major_faults) == (300, 15)

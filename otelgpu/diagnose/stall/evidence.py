@@ -80,8 +80,10 @@ def _surrounding(finding: Finding, around: Surroundings) -> list[StallEvidence]:
     found = []
     if around.throttled_s and around.throttled_times and finding.cause in (CGROUP_THROTTLING, CPU_CONTENTION):
         quota = f" (quota: {around.quota_cpus:.3g} CPUs)" if around.quota_cpus is not None else ""
-        times = around.throttled_times
-        text = f"its control group was throttled {times} times, {around.throttled_s:.3g} s in all{quota}"
+        times = f"{around.throttled_times} times"
+        if around.quota_periods:
+            times = f"in {around.throttled_times} of {around.quota_periods} periods"
+        text = f"its control group was throttled {times}, {around.throttled_s:.3g} s in all{quota}"
         found.append(StallEvidence(name="throttled", text=text, value=around.throttled_s, unit="s"))
     if finding.cause == PAGE_FAULTS and around.minor_faults is not None and around.major_faults is not None:
         text = f"{around.minor_faults} page faults, {around.major_faults} of them from a disk"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -16,6 +17,8 @@ THROTTLED: Final = 0.5
 """Of the time that a thread waited for a CPU, that its control group was held back: then all of it is that."""
 PARTLY_THROTTLED: Final = 0.1
 """The same, from which on the longest waits are that, as many as it was held back for."""
+THROTTLED_PERIODS: Final = 0.5
+"""Of the periods in which its control group ran, that it spent the quota in: then no more than that could be had."""
 THROTTLED_TIMES: Final = 3
 """The least number of periods in which it was."""
 RIVALS: Final = 0.5
@@ -25,6 +28,7 @@ RIVALS: Final = 0.5
 def throttled(found: Sequence[Activity], around: Surroundings | None) -> list[Activity]:
     """Waits for a CPU are the quota's where the control group was held back for a good part of them.
 
+    Or in a good part of its periods: kernels count less time than was waited (Linux 6.18 a third of it).
     Where others ran as well, the longest are: who has used up a quota waits for the next period (100 ms), who competes
     for a slice of a scheduler (some 3 ms for each rival).
     """
@@ -34,7 +38,8 @@ def throttled(found: Sequence[Activity], around: Surroundings | None) -> list[Ac
         return list(found)
     if held_ns < PARTLY_THROTTLED * waited_ns:
         return list(found)
-    rest, chosen = waited_ns if held_ns >= THROTTLED * waited_ns else held_ns, set()
+    spends = (around.throttled_times or 0) >= THROTTLED_PERIODS * (around.quota_periods or math.inf)
+    rest, chosen = waited_ns if spends or held_ns >= THROTTLED * waited_ns else held_ns, set()
     waits = (at for at, each in enumerate(found) if each.cause == CPU_CONTENTION)
     for at in sorted(waits, key=lambda at: -found[at].length_ns):
         if rest <= 0:

@@ -26,7 +26,8 @@ class Writer(Struct, frozen=True, kw_only=True):
 class Surroundings(Struct, frozen=True, kw_only=True):
     """Of one process, between the beginning and the end of a profile. None: not known.
 
-    ``throttled_s`` and ``throttled_times``: of its control group (``cpu.stat``), ``quota_cpus``: what that may use.
+    ``throttled_s`` and ``throttled_times``: of its control group (``cpu.stat``), in ``quota_periods`` in which it ran;
+    ``quota_cpus``: what that may use.
     ``major_faults``, ``minor_faults``: ``/proc/PID/stat``. ``others_cpu_s``: CPU time of all processes but those that
     were recorded, and otelgpu's own. ``dirtied_bytes``: pages of files that the process made dirty, which the kernel
     counts there and then (``write_bytes`` of ``/proc/PID/io``) and writes back later; ``others_dirtied_bytes``: the
@@ -35,6 +36,7 @@ class Surroundings(Struct, frozen=True, kw_only=True):
 
     throttled_s: float | None = None
     throttled_times: int | None = None
+    quota_periods: int | None = None
     quota_cpus: float | None = None
     major_faults: int | None = None
     minor_faults: int | None = None

@@ -407,6 +407,26 @@ def test_of_waits_for_a_cpu_the_longest_are_the_quotas_where_others_ran_too() ->
     assert found[0].latency is not None and abs(found[0].latency.median_s - 0.048) < 1e-3
 
 
+@pytest.mark.parametrize(("periods", "causes"), [(60, ["cgroup_throttling"]), (400, [])])
+def test_a_quota_that_is_spent_in_most_periods_is_the_cause_of_all_waits(
+    periods: int, causes: list[str]
+) -> None:
+    """The kernel counts less time than was waited: all waits are as long, and which are the quota's cannot be told."""
+    made = Timeline()
+    for _step in range(40):
+        made.work(20)
+        for _ in range(2):
+            made.wait(40, (LOOP,), syscall="", state="runnable")
+        made.sleep(10)
+    held = Surroundings(
+        throttled_s=0.33, throttled_times=35, quota_periods=periods, quota_cpus=0.2, others_cpu_s=0.0
+    )
+    found = report(observed(made), held).verdicts
+    assert [each.cause for each in found] == causes
+    if found:
+        assert "in 35 of 60 periods, 0.33 s in all (quota: 0.2 CPUs)" in found[0].evidence[1].text
+
+
 def test_who_waits_for_a_compiler_that_was_started_compiles() -> None:
     made = loop(other_program)
     compiler = Timeline(tid=PID + 7)
