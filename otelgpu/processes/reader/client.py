@@ -36,7 +36,7 @@ from otelgpu.processes.reader.messages import (
     receive,
     send,
 )
-from otelgpu.processes.reader.server import Confinement
+from otelgpu.processes.reader.server import FORKED_BYTES, Confinement
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -131,6 +131,7 @@ class Reader:
         self._requests = used.connect(confinement)
         self._requests.settimeout(self._limits.start_s)
         self._worker: _Worker | None = None
+        self._asked = 0
         self.accounts = Accounts(share=self._limits.share, advance_s=self._limits.advance_s)
         self._held: dict[Owner, list[_Worker]] = {}
 
@@ -204,11 +205,9 @@ class Reader:
     def _start(self, function: Callable[..., object]) -> _Worker:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            socket.send_fds(self._requests, [b"worker"], [theirs.fileno()])
-            number, descriptors, _, _ = socket.recv_fds(self._requests, 16, 1)
-            if not descriptors:
-                raise OSError("a worker ended at once")
-            worker = _Worker(int(number), descriptors[0], ours)
+            self._asked += 1
+            socket.send_fds(self._requests, [str(self._asked).encode()], [theirs.fileno()])
+            worker = _Worker(*self._forked(), ours)
         except OSError as error:
             ours.close()
             raise self._failed("worker_not_started", function) from error
@@ -220,6 +219,17 @@ class Reader:
             worker.end()
             raise self._failed("worker_not_started", function) from error
         return worker
+
+    def _forked(self) -> tuple[int, int]:
+        """A worker's number and pidfd, as asked last: who was asked before, and waited for in vain, may come yet."""
+        while True:
+            answer, descriptors, _, _ = socket.recv_fds(self._requests, FORKED_BYTES, 1)
+            asked, number = map(int, answer.split() or (b"0", b"0"))
+            if asked == self._asked and descriptors:
+                return number, descriptors[0]
+            _close(descriptors)
+            if asked in (0, self._asked):
+                raise OSError("a worker ended at once")
 
     def _end(self, worker: _Worker, owner: Owner, limits: Limits) -> None:
         self._worker = None

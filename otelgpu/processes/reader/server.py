@@ -42,6 +42,8 @@ _IGNORED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _STANDARD_ERROR: Final = 2
 _MESSAGE_CHARACTERS: Final = 500
 _TOLD_BYTES: Final = 4096
+FORKED_BYTES: Final = 48
+"""At most, of what a reader asks with (a number of its own) and is answered (that and the worker's number)."""
 _TOLD_WITHIN_S: Final = 1.0
 """How long who forks has all privileges at least, to import what it is told of."""
 _AT_REST_S: Final = 1.0
@@ -155,8 +157,8 @@ class _Forking:
         return True
 
     def _fork_for(self, reader: socket.socket, told: Told) -> bool:
-        data, descriptors, _, _ = socket.recv_fds(reader, 16, 1)
-        if not data or not descriptors:
+        asked, descriptors, _, _ = socket.recv_fds(reader, FORKED_BYTES, 1)
+        if not asked or not descriptors:
             return False
         for module in (*_IMPORTED_WHEN_NEEDED, *told.modules):
             self._import(module)
@@ -166,11 +168,11 @@ class _Forking:
                 self._be_worker(descriptors[0], told)
             pidfd = os.pidfd_open(child)
         except OSError:  # there can be no more processes, or it has ended already
-            answer, sent = b"0", []
+            child, sent = 0, []
         else:
-            answer, sent = str(child).encode(), [pidfd]
+            sent = [pidfd]
         try:
-            socket.send_fds(reader, [answer], sent)
+            socket.send_fds(reader, [b"%s %d" % (asked, child)], sent)
         except OSError:  # who asked is gone; others may ask
             return False
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import struct
 import subprocess
@@ -298,6 +299,19 @@ def test_a_reader_that_is_closed_leaves_who_forks_to_the_others(forker: Forker) 
     with closing(second):
         assert second.ask(NOBODYS, questions.memory, 1) == 1
     assert forker.number and Path(f"/proc/{forker.number}").exists()
+
+
+def test_a_worker_that_comes_too_late_is_not_taken_for_the_next(forker: Forker) -> None:
+    with closing(Reader(PATIENT, forker=forker)) as reader:
+        reader._requests.settimeout(0.1)
+        os.kill(forker.number, signal.SIGSTOP)
+        with pytest.raises(ReaderError, match="no worker could be started"):
+            reader.ask(NOBODYS, questions.process)
+        os.kill(forker.number, signal.SIGCONT)
+        reader._requests.settimeout(30)
+        number = reader.ask(NOBODYS, questions.process)
+        assert reader._worker is not None and reader._worker._number == number
+        assert f"Pid:\t{number}\n" in Path(f"/proc/self/fdinfo/{reader._worker._pidfd}").read_text()
 
 
 def test_what_workers_need_is_imported_with_privileges_and_they_have_none_from_their_start(
