@@ -47,7 +47,7 @@ static nvmlReturn_t enter(const char *function, nvmlDevice_t device)
 		return NVML_ERROR_DRIVER_NOT_LOADED;
 	if (!initialized)
 		return NVML_ERROR_UNINITIALIZED;
-	return fake_enter(function, device);
+	return fake_enter(function, device, &lock);
 }
 
 static nvmlReturn_t number(nvmlDevice_t device, const char *key, unsigned long long *value)
@@ -130,7 +130,7 @@ API nvmlInitWithFlags(unsigned int flags)
 	(void)flags;
 	if (!fake_refresh())
 		return NVML_ERROR_DRIVER_NOT_LOADED;
-	answer = fake_enter(__func__, NULL);
+	answer = fake_enter(__func__, NULL, &lock);
 	initialized += !answer;
 	return answer;
 }
@@ -173,7 +173,7 @@ API nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *device)
 {
 	ENTER(NULL);
 	*device = fake_device(index, FAKE_SLOTS);
-	return *device ? fake_enter(__func__, *device) : NVML_ERROR_INVALID_ARGUMENT;
+	return *device ? fake_enter(__func__, *device, &lock) : NVML_ERROR_INVALID_ARGUMENT;
 }
 
 API nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned int slot, nvmlDevice_t *found)

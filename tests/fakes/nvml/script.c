@@ -138,19 +138,25 @@ const char *fake_driver(void)
 	return driver;
 }
 
-int fake_enter(const char *function, const struct fake_device *device)
+int fake_enter(const char *function, const struct fake_device *device, pthread_mutex_t *held)
 {
 	for (unsigned int i = 0; i < rule_count; i++) {
 		const struct rule *rule = &rules[i];
 		struct fake_device *only = NULL;
+		unsigned int delay_ms = rule->delay_ms;
+		int code = rule->code;
 
 		if (strcmp(rule->function, function) && !(device && !strcmp(rule->function, "*")))
 			continue;
 		if (rule->device[0] && (!find(rule->device, &only) || only != device))
 			continue;
-		usleep(rule->delay_ms * 1000);
-		if (rule->code)
-			return rule->code;
+		if (delay_ms) {
+			pthread_mutex_unlock(held);
+			usleep(delay_ms * 1000);
+			pthread_mutex_lock(held);
+		}
+		if (code)
+			return code;
 	}
 	return 0;
 }

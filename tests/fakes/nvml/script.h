@@ -15,6 +15,7 @@
 #ifndef FAKE_NVML_SCRIPT_H
 #define FAKE_NVML_SCRIPT_H
 
+#include <pthread.h>
 #include <stdbool.h>
 
 enum {
@@ -58,7 +59,7 @@ const char *fake_driver(void);
 /* Reads the script if it changed. False without one: the driver is not loaded. */
 bool fake_refresh(void);
 
-/* Waits as FUNCTION is to wait; the code it is to answer, 0 to go on. */
-int fake_enter(const char *function, const struct fake_device *device);
+/* Waits as FUNCTION is to wait, and lets others in meanwhile; the code it is to answer, 0 to go on. */
+int fake_enter(const char *function, const struct fake_device *device, pthread_mutex_t *held);
 
 #endif

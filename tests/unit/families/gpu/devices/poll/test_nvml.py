@@ -399,3 +399,19 @@ def test_who_asks_beside_another_thread_is_told_of_all_devices(script: Script) -
     for asker in askers:
         asker.join()
     assert found == [[FIRST, SECOND]] * 2 * rounds
+
+
+def test_who_asks_while_another_hangs_is_answered(script: Script) -> None:
+    script.gpu(0, **EVERYTHING).line("delay nvmlDeviceGetTemperature 600000")
+    with opened() as session:
+        hung = threading.Thread(target=session.read, daemon=True)
+        hung.start()
+        found = list[str]()
+        time.sleep(0.05)
+        other = threading.Thread(
+            target=lambda: found.extend(device.uuid for device in session.nvml.list_devices(1)), daemon=True
+        )
+        other.start()
+        other.join(30)
+        assert found == [FIRST]
+        assert hung.is_alive()
