@@ -18,6 +18,8 @@ from typing import Final
 
 from otelgpu.engine import registry
 from otelgpu.kernel.scope import Scope
+from otelgpu.model.inputs import Batch
+from otelgpu.model.operations import OperationKind
 from otelgpu.sources.live import LiveSettings, LiveSource
 from tests.bench.programs import (
     BUILD,
@@ -165,7 +167,7 @@ def _phases(rounds: int) -> list[Row]:
 def _late(rounds: int) -> list[Row]:
     """A library that no one has probed yet is opened; reported against the truth of the calls it got."""
     build_load()
-    blind, missed, windows = [], [], []
+    blind, missed, windows, heard = [], [], [], 0
     with tempfile.TemporaryDirectory(dir=BUILD) as folder:
         source = LiveSource({"cuda": registry.families()["cuda"]}, Scope(), LiveSettings(ring_bytes={}))
         try:
@@ -178,11 +180,14 @@ def _late(rounds: int) -> list[Row]:
                 if not placed:
                     raise BenchError("a late library got no probes")
                 blind.append(placed[0].blind_ns / 1e3)
+                heard += len(recorded)
                 missed.append(result.calls["cudaLaunchKernel"] - len(recorded))
                 # Nothing recorded: the machine was so busy that the program was over before.
                 windows.append((min(recorded, default=result.end_ns) - result.opened_ns) / 1e3)
         finally:
             source.close()
+    if not heard:
+        raise BenchError("no call into a late library was recorded")
     return [
         Row(
             bench=NAME,
@@ -213,8 +218,8 @@ def _open_late(source: LiveSource, library: Path) -> tuple[CudaClientResult, lis
     recorded = [
         int(time_ns)
         for item in source.collect()
-        if getattr(item, "kind", "") == "cuda_launch"
-        for time_ns in item.heads["time_ns"]  # type: ignore[union-attr]
+        if isinstance(item, Batch)
+        for time_ns in item.heads["time_ns"][item.heads["kind"] == OperationKind.LAUNCH]
     ]
     return results[0], recorded
 
