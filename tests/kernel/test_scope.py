@@ -101,7 +101,8 @@ def test_of_a_process_that_is_to_become_another_program_only_that_is_looked_at(
         assert process.stdout is not None and process.stdout.readline() == "mapped\n"
         watching.source.observe(process.pid, execs=True)
         watching.source.prepare_file(fake_cudart_path())
-        probed = {file.path for file in watching.source.probed_files}  # others' too, where tests run beside this
+        # Others' too, where tests run beside this one.
+        probed = {file.path for file in watching.source.probed_files}
         assert str(fake_cudart_path()) in probed
         assert str(mapped) not in probed
         watching.during(lambda: process.communicate("go\n"))
