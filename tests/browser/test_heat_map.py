@@ -41,8 +41,10 @@ def opened(browser: BrowserSession, tmp_path: Path) -> Open:
     return show
 
 
-def drag(browser: BrowserSession, one: tuple[int, int], other: tuple[int, int]) -> None:
-    """From one cell (second, row from below) to another."""
+def drag(
+    browser: BrowserSession, one: tuple[int, int], other: tuple[int, int], *, moved: bool = True
+) -> None:
+    """From one cell (second, row from below) to another. Without ``moved`` the page is told of no movement."""
     box = browser.evaluate(SIZES)
 
     def at(cell: tuple[int, int]) -> dict[str, float]:
@@ -55,7 +57,8 @@ def drag(browser: BrowserSession, one: tuple[int, int], other: tuple[int, int]) 
     browser.send(
         "Input.dispatchMouseEvent", type="mousePressed", button="left", buttons=1, clickCount=1, **at(one)
     )
-    browser.send("Input.dispatchMouseEvent", type="mouseMoved", button="left", buttons=1, **at(other))
+    if moved:
+        browser.send("Input.dispatchMouseEvent", type="mouseMoved", button="left", buttons=1, **at(other))
     browser.send("Input.dispatchMouseEvent", type="mouseReleased", button="left", clickCount=1, **at(other))
     browser.evaluate(FRAMES_LATER)
 
@@ -79,6 +82,12 @@ def test_a_rectangle_selects_its_time(browser: BrowserSession, opened: Open) -> 
     assert point(browser, 0.99, 2)[0] == "a"
     drag(browser, (9, 49), (2, 25))  # from any corner
     assert shares(browser) == {"b": "88.9 %", "c": "11.1 %"}
+
+
+def test_a_rectangle_ends_where_it_is_let_go(browser: BrowserSession, opened: Open) -> None:
+    opened()
+    drag(browser, (0, 0), (1, 9), moved=False)
+    assert browser.evaluate(HEAT) == "seconds 0 to 2, 0 to 200 ms of each: 20 observations"
 
 
 def test_one_cell_can_be_selected(browser: BrowserSession, opened: Open) -> None:

@@ -26,9 +26,11 @@ class HeatMap {
       this.corner = this.cellAt(event);
       this.draw();
     });
-    canvas.addEventListener("pointerup", () => {
+    canvas.addEventListener("pointerup", (event) => {
       if (!this.dragging) return;
       this.dragging = false;
+      this.corner = this.cellAt(event); // of quick movements not all are told
+      this.draw();
       this.report();
     });
     canvas.addEventListener("keydown", (event) => this.key(event));
