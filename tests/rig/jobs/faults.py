@@ -131,10 +131,8 @@ def hidden(shape: Shape, work: Work, rng: np.random.Generator) -> Fault:
     )
 
 
-def thermal(shape: Shape, work: Work, rng: np.random.Generator) -> Fault:
-    """A GPU becomes slower and slower."""
-    rank = _rank(shape, rng)
-    factors = np.linspace(1.0, rng.uniform(1.15, 1.8), shape.steps)
+def _slow_compute(shape: Shape, work: Work, rank: int, factors: F64) -> Fault:
+    """One rank computes so many times as long; ``factors``: of each step."""
     return Fault(
         verdict="slow_worker",
         cause="compute",
@@ -142,6 +140,13 @@ def thermal(shape: Shape, work: Work, rng: np.random.Generator) -> Fault:
         steps=_whole(shape),
         work=_slowed(shape, work, [rank], factors),
     )
+
+
+def thermal(shape: Shape, work: Work, rng: np.random.Generator) -> Fault:
+    """A GPU becomes slower and slower."""
+    rank = _rank(shape, rng)
+    factors = np.linspace(1.0, rng.uniform(1.15, 1.8), shape.steps)
+    return _slow_compute(shape, work, rank, factors)
 
 
 def pauses(shape: Shape, work: Work, rng: np.random.Generator) -> Fault:
@@ -163,13 +168,7 @@ def throttled(shape: Shape, work: Work, rng: np.random.Generator) -> Fault:
     rank, period = _rank(shape, rng), int(rng.integers(5, 10))
     steps = np.arange(shape.steps) % period == period - 1
     factors = 1 + steps * rng.uniform(0.5, 2.0)
-    return Fault(
-        verdict="slow_worker",
-        cause="compute",
-        ranks=(rank,),
-        steps=_whole(shape),
-        work=_slowed(shape, work, [rank], factors),
-    )
+    return _slow_compute(shape, work, rank, factors)
 
 
 def lone_evaluation(shape: Shape, work: Work, rng: np.random.Generator) -> Fault:
