@@ -21,9 +21,8 @@ _OPEN_TREE_CLONE: Final = 1
 _AT_FDCWD: Final = -100
 _AT_EMPTY_PATH: Final = 0x1000
 _MOUNT_ATTR_RDONLY: Final = 1
-_ATTRIBUTES: Final = struct.Struct(
-    "=QQQQ"
-)  # struct mount_attr: to set, to clear, propagation, user namespace
+_ATTRIBUTES: Final = struct.Struct("=QQQQ")
+"""``struct mount_attr``: to set, to clear, propagation, user namespace."""
 
 
 def open_unwritable(path: Path) -> int:

@@ -207,9 +207,7 @@ def _verdict(facts: Facts, found: Evaluations, ranks: Codes) -> RankVerdict:
     who, hosts, role = places(facts, ranks)
     period = int(np.median(np.diff(facts.steps[steps])))
     first, last = extent(steps)
-    last = (
-        int(np.searchsorted(facts.steps, facts.steps[last] + period)) - 1
-    )  # it lasts until the next one is due
+    last = int(np.searchsorted(facts.steps, facts.steps[last] + period)) - 1  # until the next one is due
     mine = float(np.nanmedian(facts.own[COMPUTE][cells]))
     peers = float(np.nanmedian(median_of_others(np.where(cells, np.nan, facts.own[COMPUTE]))[cells]))
     evidence = [

@@ -116,8 +116,8 @@ _ENDS: Final = frozenset((seccomp.KILL_PROCESS, seccomp.KILL_THREAD, seccomp.TRA
 
 def why_not_allowed(filters: Sequence[bytes]) -> str | None:
     """Of the first call that stands in the way; None: none does."""
-    for name, number, arguments in (*NEEDED, *TOLERATED):
-        tolerated = (name, number, arguments) in TOLERATED
+    calls = (*((each, False) for each in NEEDED), *((each, True) for each in TOLERATED))
+    for (name, number, arguments), tolerated in calls:
         try:
             result = seccomp.result_of(filters, number, arguments)
         except seccomp.NotKnown:
