@@ -3,6 +3,9 @@
 By their signature: at equal distances a step has much more computing than those around it, in more operations, of
 which those of the backward pass and the optimizer are as many as always. Where most ranks do it, the steps are no
 training and compared with none; where a few do, the others wait for them, and that is the verdict: no GPU is slow.
+
+Where operations are summed up, the batches tell an evaluation from a GPU that is slow as regularly: they are waited for
+and copied too. Where these are not in the input either, nothing tells them apart, and that is said.
 """
 
 from __future__ import annotations
@@ -15,20 +18,21 @@ import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 
-from otelgpu.diagnose.ranks.facts import COMPUTE, F64, Codes, Facts, Flags, Query, without_steps
+from otelgpu.diagnose.ranks.facts import COMPUTE, F64, OWN, Codes, Facts, Flags, Query, without_steps
 from otelgpu.diagnose.ranks.marks import costs_of
 from otelgpu.diagnose.ranks.missing import LEAST_STEPS
 from otelgpu.diagnose.ranks.peers import deviation, median, median_of_others, running_median
 from otelgpu.diagnose.ranks.verdicts import (
     EVALUATION,
+    INCONCLUSIVE,
     LONE_EVALUATION,
     PERIOD,
     Evidence,
     MarkedSteps,
     RankVerdict,
 )
-from otelgpu.diagnose.ranks.wording import cost_of, extent, milliseconds, places
-from otelgpu.diagnose.ranks.workers import LEAST_SHARE, PERSISTENT, came_last
+from otelgpu.diagnose.ranks.wording import cost_of, extent, milliseconds, numbered, places
+from otelgpu.diagnose.ranks.workers import LEAST_SHARE, PERSISTENT, came_last, cells_of
 
 LEAST_TIMES: Final = 4
 """At equal distances: fewer are so by chance."""
@@ -51,7 +55,11 @@ AS_ALWAYS: Final = 0.2
 SURE: Final = 0.9
 """Confidence where operations say that there was more to do, and what."""
 UNSURE: Final = 0.6
-"""Where only the distance of the steps says so."""
+"""Where only the distance of the steps and their batches say so."""
+FEEDS: Final = ("input", "copy")
+"""Kinds of work that batches take: a GPU that is slow has as many of them as always."""
+MOST_NOISE: Final = 0.5
+"""Of what an evaluation's batches take longer at least: where these times vary more, that they do not is no sign."""
 _WARM: Final = 1
 _LOOKED_AT: Final = 4
 """Ranks, and steps of each, whose operations are looked at by name."""
@@ -62,26 +70,37 @@ _NEXT: Final = (
 )
 
 
+_NEXT_UNCLEAR: Final = (
+    "record what tells them apart: single operations (a torch.profiler trace of each rank), or what ranks wait for "
+    "input and copy. A name with “evaluate” in it (torch.profiler.record_function, a probe of your own) marks "
+    "evaluations"
+)
+
+
 class Evaluations(Struct, frozen=True, kw_only=True):
     """``alone``: (step, rank), where ranks evaluate while others wait; ``common``: the same where most ranks do.
 
-    ``counted``: operations show that there is more to do, not only the distance of the steps.
+    ``unclear``: likewise, where ranks evaluate alone or their GPUs are slow, and nothing tells which. ``counted``: of
+    each rank, whether operations show that there is more to do.
     """
 
     alone: Flags
     common: Flags
-    counted: bool
+    unclear: Flags
+    counted: Flags
 
     @property
     def cells(self) -> Flags:
-        """(step, rank) of both."""
-        return np.asarray(self.alone | self.common)
+        """(step, rank) of all."""
+        return np.asarray(self.alone | self.common | self.unclear)
 
 
 def find_evaluations(facts: Facts, query: Query) -> Evaluations:
     """``query``: asked only where some steps are long enough."""
     nothing = np.zeros(facts.step_s.shape, dtype=np.bool_)
-    none = Evaluations(alone=nothing, common=nothing, counted=False)
+    none = Evaluations(
+        alone=nothing, common=nothing, unclear=nothing, counted=np.zeros(len(facts.ranks), dtype=np.bool_)
+    )
     if "compute" not in facts.kinds or len(facts.ranks) < 2 or len(facts.steps) < LEAST_STEPS:
         return none
     long, counted = _long(facts)
@@ -97,8 +116,8 @@ def find_evaluations(facts: Facts, query: Query) -> Evaluations:
         common = nothing
     elif by_name is None or counted.mean() <= MOST_ALONE:
         common = common & _regular(most, facts.steps, counted=False)[:, None]
-    of = (alone | common).any(axis=0)
-    return Evaluations(alone=alone, common=common, counted=bool(of.any() and counted[of].all()))
+    alone, unclear = _told_by_batches(facts, alone, counted)
+    return Evaluations(alone=alone, common=common, unclear=unclear, counted=counted)
 
 
 def _long(facts: Facts) -> tuple[Flags, Flags]:
@@ -135,6 +154,40 @@ def _regular(flags: Flags, steps: npt.NDArray[np.int64], *, counted: bool) -> Fl
     first, last = extent(flags)
     due = int(on[first : last + 1].sum())
     return found if found.sum() >= max(least, REGULAR * len(at), REGULAR * due) else none
+
+
+def _told_by_batches(facts: Facts, cells: Flags, counted: Flags) -> tuple[Flags, Flags]:
+    """Which of these are evaluations, and of which that is unclear. Those that are neither are of slow GPUs."""
+    alone, unclear = cells.copy(), np.zeros_like(cells)
+    for ranks in _together(cells):
+        more = True if counted[ranks].all() else _has_more_batches(facts, cells[:, ranks], ranks)
+        if more is None:
+            unclear[:, ranks] = cells[:, ranks]
+        if not more:
+            alone[:, ranks] = False
+    return alone, unclear
+
+
+def _has_more_batches(facts: Facts, cells: Flags, ranks: Codes) -> bool | None:
+    """Whether these ranks wait for batches and copy them longer in these steps, by more than they compute longer.
+
+    A forward pass takes a third of what training takes for a batch. None: it varies too much for that, or is not known.
+    """
+    steps = np.asarray(cells.any(axis=1))
+    compute, feed = facts.own[COMPUTE][:, ranks].sum(axis=1), _feed_s(facts, ranks)
+    usual = _around(feed, steps)
+    least = float(median(((compute / _around(compute, steps) - 1) * usual)[steps], 0))
+    more = float(median((feed - usual)[steps], 0))
+    noise = DEVIATIONS * float(deviation((feed - usual)[~steps], 0)) / np.sqrt(steps.sum())
+    if more > max(least, noise):
+        return True
+    return False if least > 0 and more <= noise <= MOST_NOISE * least else None
+
+
+def _feed_s(facts: Facts, ranks: Codes) -> F64:
+    """Of each step, what these ranks wait for batches and copy them, together."""
+    kinds = [OWN.index(kind) for kind in FEEDS]
+    return np.asarray(facts.own[kinds][:, :, ranks].sum(axis=(0, 2)))
 
 
 def _is_forward_only(facts: Facts, cells: Flags, query: Query) -> bool | None:
@@ -184,8 +237,17 @@ def marked_by(facts: Facts, found: Evaluations) -> list[MarkedSteps]:
 
 
 def lone_evaluations(facts: Facts, found: Evaluations) -> list[RankVerdict]:
-    """A verdict for the ranks that evaluate in the same steps, where the others' waiting is worth one."""
-    verdicts = [_verdict(facts, found, ranks) for ranks in _together(found.alone)]
+    """A verdict for the ranks that evaluate in the same steps, where the others' waiting is worth one.
+
+    Where their GPUs may as well be slow it is inconclusive, and has all else.
+    """
+    verdicts = [
+        *(
+            _evaluation(facts, cells_of(found.alone, ranks), counted=bool(found.counted[ranks].all()))
+            for ranks in _together(found.alone)
+        ),
+        *(_unclear(facts, cells_of(found.unclear, ranks)) for ranks in _together(found.unclear)),
+    ]
     return [each for each in verdicts if each.cost is not None and each.cost.share >= LEAST_SHARE]
 
 
@@ -200,30 +262,45 @@ def _together(cells: Flags) -> Iterator[Codes]:
         left = left[~same]
 
 
-def _verdict(facts: Facts, found: Evaluations, ranks: Codes) -> RankVerdict:
-    cells = np.zeros_like(found.alone)
-    cells[:, ranks] = found.alone[:, ranks]
-    steps = np.asarray(cells.any(axis=1))
-    who, hosts, role = places(facts, ranks)
-    period = int(np.median(np.diff(facts.steps[steps])))
-    first, last = extent(steps)
-    last = int(np.searchsorted(facts.steps, facts.steps[last] + period)) - 1  # until the next one is due
-    mine = float(np.nanmedian(facts.own[COMPUTE][cells]))
-    peers = float(np.nanmedian(median_of_others(np.where(cells, np.nan, facts.own[COMPUTE]))[cells]))
-    evidence = [
-        Evidence(
-            name=PERIOD,
-            text=f"{int(steps.sum())} steps, one every {period}: {milliseconds(mine)} of computing in each, of the "
-            f"other ranks {milliseconds(peers)}",
-            ranks=who,
-            value=float(period),
-            unit="{step}",
-        ),
-        _operations(facts, cells, counted=found.counted),
-        *came_last(facts, ranks),
-    ]
-    return RankVerdict(
+def _evaluation(facts: Facts, cells: Flags, *, counted: bool) -> RankVerdict:
+    return _verdict(
+        facts,
+        cells,
         klass=LONE_EVALUATION,
+        confidence=SURE if counted else UNSURE,
+        evidence=[_period(facts, cells), (_operations if counted else _batches)(facts, cells)],
+        next=_NEXT,
+    )
+
+
+def _unclear(facts: Facts, cells: Flags) -> RankVerdict:
+    who = numbered(facts.ranks[cells.any(axis=0)].tolist())
+    text = (
+        f"single operations, or times of input and copies: every so many steps {who} computes longer; that it "
+        "evaluates then, or that its GPU is slow, looks alike"
+    )
+    return _verdict(
+        facts,
+        cells,
+        klass=INCONCLUSIVE,
+        confidence=0.0,
+        evidence=[Evidence(name="missing", text=text), _period(facts, cells)],
+        next=_NEXT_UNCLEAR,
+    )
+
+
+def _verdict(
+    facts: Facts, cells: Flags, *, klass: str, confidence: float, evidence: list[Evidence], next: str
+) -> RankVerdict:
+    steps, ranks = np.asarray(cells.any(axis=1)), np.flatnonzero(cells.any(axis=0))
+    who, hosts, role = places(facts, ranks)
+    first, last = extent(steps)
+    last = (
+        int(np.searchsorted(facts.steps, facts.steps[last] + _every(facts, steps))) - 1
+    )  # until the next is due
+    mine, peers = _times(facts, cells)
+    return RankVerdict(
+        klass=klass,
         cause="compute",
         ranks=who,
         hosts=hosts,
@@ -233,19 +310,37 @@ def _verdict(facts: Facts, found: Evaluations, ranks: Codes) -> RankVerdict:
         persistent=bool(last + 1 - first >= PERSISTENT * len(steps)),
         factor=mine / peers if peers > 0 else None,
         cost=cost_of(facts, _waited_s(facts, cells), first, last),
-        confidence=SURE if found.counted else UNSURE,
-        evidence=evidence,
-        next=_NEXT,
+        confidence=confidence,
+        evidence=[*evidence, *came_last(facts, ranks)],
+        next=next,
     )
 
 
-def _operations(facts: Facts, cells: Flags, *, counted: bool) -> Evidence:
-    if not counted:
-        return Evidence(
-            name="operations",
-            text="single operations are not in the input: that it has more to do, and is not slower, only the "
-            "distance of the steps says",
-        )
+def _every(facts: Facts, steps: Flags) -> int:
+    return int(np.median(np.diff(facts.steps[steps])))
+
+
+def _times(facts: Facts, cells: Flags) -> tuple[float, float]:
+    """Seconds of computing in these steps, in the median: of these ranks, and of the others."""
+    compute = facts.own[COMPUTE]
+    others = median_of_others(np.where(cells, np.nan, compute))
+    return float(np.nanmedian(compute[cells])), float(np.nanmedian(others[cells]))
+
+
+def _period(facts: Facts, cells: Flags) -> Evidence:
+    steps = np.asarray(cells.any(axis=1))
+    every, (mine, peers) = _every(facts, steps), _times(facts, cells)
+    return Evidence(
+        name=PERIOD,
+        text=f"{int(steps.sum())} steps, one every {every}: {milliseconds(mine)} of computing in each, of the "
+        f"other ranks {milliseconds(peers)}",
+        ranks=facts.ranks[cells.any(axis=0)].tolist(),
+        value=float(every),
+        unit="{step}",
+    )
+
+
+def _operations(facts: Facts, cells: Flags) -> Evidence:
     counts = np.where(np.isnan(facts.own[COMPUTE]), np.nan, facts.computations)
     more = float(np.nanmedian(counts[cells]))
     usual = float(np.nanmedian(np.where(cells, np.nan, counts)[:, cells.any(axis=0)]))
@@ -255,6 +350,20 @@ def _operations(facts: Facts, cells: Flags, *, counted: bool) -> Evidence:
         value=more,
         peers=usual,
         unit="{operation}",
+    )
+
+
+def _batches(facts: Facts, cells: Flags) -> Evidence:
+    steps = np.asarray(cells.any(axis=1))
+    feed = _feed_s(facts, np.flatnonzero(cells.any(axis=0)))
+    more, usual = (float(np.nanmedian(feed[which])) for which in (steps, ~steps))
+    return Evidence(
+        name="batches",
+        text=f"{milliseconds(more)} of waiting for input and of copies in these steps, {milliseconds(usual)} in "
+        "others: it has more batches. Single operations, which would say what for, are not in the input",
+        value=more,
+        peers=usual,
+        unit="s",
     )
 
 

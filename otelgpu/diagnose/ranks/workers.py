@@ -130,7 +130,7 @@ def _paused(facts: Facts, compared: Compared) -> Flags:
 def _suspects(facts: Facts, compared: Compared, cells: Flags) -> list[_Suspect]:
     """Ranks, and where half of a host's are slow for one reason, that host."""
     ranks = np.flatnonzero(cells.any(axis=0))
-    causes = {int(rank): _cause(compared, _of(cells, np.array([rank])))[0] for rank in ranks}
+    causes = {int(rank): _cause(compared, cells_of(cells, np.array([rank])))[0] for rank in ranks}
     found, taken = [], set()
     hosts = facts.of_same(facts.hosts)
     for host in hosts if len(hosts) > 1 else []:
@@ -140,13 +140,14 @@ def _suspects(facts: Facts, compared: Compared, cells: Flags) -> list[_Suspect]:
         common = cells[:, slow].sum(axis=1) >= 0.5 * len(slow)
         if common.sum() >= 0.5 * cells[:, slow].any(axis=1).sum():
             who = np.array(slow)
-            found.append(_Suspect(ranks=who, cells=_of(cells, who), host=facts.hosts[slow[0]]))
+            found.append(_Suspect(ranks=who, cells=cells_of(cells, who), host=facts.hosts[slow[0]]))
             taken |= set(slow)
     alone = [np.array([rank]) for rank in ranks if int(rank) not in taken]
-    return found + [_Suspect(ranks=who, cells=_of(cells, who)) for who in alone]
+    return found + [_Suspect(ranks=who, cells=cells_of(cells, who)) for who in alone]
 
 
-def _of(cells: Flags, ranks: Codes) -> Flags:
+def cells_of(cells: Flags, ranks: Codes) -> Flags:
+    """Those of these ranks alone."""
     kept = np.zeros_like(cells)
     kept[:, ranks] = cells[:, ranks]
     return kept

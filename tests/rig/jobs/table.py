@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from otelgpu.store.sums import summed
-from otelgpu.store.tables import CHECKPOINT, COLLECTIVE_PENDING, EVALUATION, EVIDENCE, STEP_SPANS
+from otelgpu.store.tables import CHECKPOINT, COLLECTIVE_PENDING, EVALUATION, EVIDENCE, OWN_KINDS, STEP_SPANS
 from tests.rig.jobs.schedule import Operation
 from tests.rig.jobs.shape import F64, TOKEN_BYTES, Shape
 from tests.rig.jobs.simulation import Job
@@ -23,9 +24,16 @@ _PER_STEP: Final = 1_000
 """Operations of a group in a step are fewer."""
 
 
-def fill(connection: duckdb.DuckDBPyConnection, job: Job, name: str = "job-1") -> None:
-    """Make the tables, as readers do: what had not ended lasts until the end. Of spans there are none."""
+def fill(
+    connection: duckdb.DuckDBPyConnection, job: Job, name: str = "job-1", *, summed_up: Collection[str] = ()
+) -> None:
+    """Make the tables, as readers do: what had not ended lasts until the end. Of spans there are none.
+
+    ``summed_up``: kinds of ranks' own work of which there is one row a step, as agents have them, and no others are.
+    """
     _fill(connection, job, name)
+    if summed_up:
+        _sum_up(connection, summed_up)
     for table, declared in (("evidence", EVIDENCE), ("step_spans", STEP_SPANS)):
         columns = ", ".join(f"{column.name} {column.type}" for column in declared)
         connection.execute(f"CREATE OR REPLACE TABLE {table} ({columns})")
@@ -49,6 +57,17 @@ def _fill(connection: duckdb.DuckDBPyConnection, job: Job, name: str) -> None:
     connection.unregister("simulated_names")
     unended = "SELECT rank, grp, seq FROM ops WHERE NOT isfinite(t1)"
     connection.execute(f"CREATE OR REPLACE TEMP TABLE pending AS {unended}")
+
+
+def _sum_up(connection: duckdb.DuckDBPyConnection, kinds: Collection[str]) -> None:
+    kept = ", ".join(f"'{kind}'" for kind in kinds)
+    own = ", ".join(f"'{kind}'" for kind in OWN_KINDS)
+    connection.execute(
+        f"CREATE OR REPLACE TABLE ops AS SELECT * FROM ops WHERE kind NOT IN ({own}) UNION ALL BY NAME "
+        "SELECT job, step, rank, host, role, lane, 0 AS unit, kind, kind AS name, '' AS grp, -1 AS seq, 0 AS n, "
+        "min(t0) AS t0, min(t0) + sum(t1 - t0) AS t1, 0 AS bytes FROM ops "
+        f"WHERE kind IN ({kept}) GROUP BY ALL"
+    )
 
 
 def write(path: Path, job: Job, name: str = "job-1") -> None:

@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from otelgpu.diagnose.ranks.diagnosis import diagnose
-from otelgpu.diagnose.ranks.verdicts import HANG, RankVerdict
+from otelgpu.diagnose.ranks.verdicts import HANG, INCONCLUSIVE, RankVerdict
 from otelgpu.store.queries import queries_of
 from tests.rig.jobs.faults import FAULTS, Fault
 from tests.rig.jobs.routines import ROUTINES
@@ -36,9 +36,14 @@ class Trial:
         return self.job.share >= DUE
 
     @property
+    def is_undecided(self) -> bool:
+        """Nothing is said but what is missing."""
+        return bool(self.verdicts) and all(each.klass == INCONCLUSIVE for each in self.verdicts)
+
+    @property
     def is_wrong(self) -> bool:
         """A verdict that is not what was done to the job."""
-        return bool(self.verdicts) and not self.is_found
+        return bool(self.verdicts) and not self.is_found and not self.is_undecided
 
     @property
     def is_found(self) -> bool:
@@ -71,13 +76,13 @@ def _group_of(verdict: RankVerdict) -> str:
     return verdict.group.rpartition(" of group ")[2] if verdict.klass == HANG else verdict.group
 
 
-def try_job(name: str, seed: int) -> Trial:
-    """Simulate and diagnose, on one thread."""
+def try_job(name: str, seed: int, *, summed_up: Collection[str] = ()) -> Trial:
+    """Simulate and diagnose, on one thread. ``summed_up``: as of `fill`."""
     import duckdb
 
     job = simulate(name, seed)
     with duckdb.connect(config={"threads": 1}) as connection:
-        fill(connection, job)
+        fill(connection, job, summed_up=summed_up)
         query = queries_of(connection, "otelgpu.diagnose.ranks")
         report = diagnose(query, rejected={}, limits=[])
     return Trial(job=job, verdicts=report.verdicts)
@@ -87,25 +92,29 @@ def row(name: str, trials: Sequence[Trial]) -> str:
     """A line of the table."""
     due = [each for each in trials if each.is_due]
     costs = [cost for each in due if (cost := each.cost) is not None]
-    wrong = sum(each.is_wrong for each in trials)
+    wrong, undecided = (sum(each.is_wrong for each in trials), sum(each.is_undecided for each in trials))
     if name == HEALTHY or name in ROUTINES:
-        return f"| {name} | {len(trials)} | | | {wrong} | |"
+        return f"| {name} | {len(trials)} | | | {undecided} | {wrong} | |"
     said = "{1:.2f} ({0:.2f}–{2:.2f})".format(*np.quantile(costs, [0.05, 0.5, 0.95])) if costs else ""
     found = sum(each.is_found for each in due)
-    return f"| {name} | {len(trials)} | {len(due)} | {found} | {wrong} | {said} |"
+    return f"| {name} | {len(trials)} | {len(due)} | {found} | {undecided} | {wrong} | {said} |"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=10, help="jobs of each kind")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument(
+        "--sums", nargs="+", default=[], help="kinds of own work, summed up by step; no others"
+    )
     parser.add_argument("names", nargs="*", default=[HEALTHY, *ROUTINES, *FAULTS])
     options = parser.parse_args()
-    print("| what | jobs | cost ≥ 2 % | found | wrong | cost, of the true one (5–95 %) |")
-    print("| --- | --- | --- | --- | --- | --- |")
+    print("| what | jobs | cost ≥ 2 % | found | inconclusive | wrong | cost, of the true one (5–95 %) |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
     everything: list[Trial] = []
     for name in options.names:
-        trials = [try_job(name, seed) for seed in range(options.first, options.first + options.seeds)]
+        seeds = range(options.first, options.first + options.seeds)
+        trials = [try_job(name, seed, summed_up=options.sums) for seed in seeds]
         print(row(name, trials), flush=True)
         everything += trials
         for each in trials:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("duckdb")
@@ -28,12 +30,15 @@ def training(
     whole: Batches = lambda rank, step: 0,
     slow: Callable[[int, int], float] = lambda rank, step: 1.0,
     single: bool = True,
+    fed_s: float = 0.0,
+    fed_jitter: float = 0.01,
 ) -> list[Row]:
     """Data parallel; ``whole``: microbatches besides; ``slow``: how much longer each operation takes.
 
-    ``single``: operations are in the input one by one, else their sum.
+    ``single``: operations are in the input one by one, else their sum. ``fed_s``: a rank waits for each microbatch;
+    0: the input does not say. ``fed_jitter``: standard deviation of that, of its length.
     """
-    return list(_training(evaluated, steps, ranks, whole, slow, single=single))
+    return list(_training(evaluated, steps, ranks, whole, slow, (fed_s, fed_jitter), single=single))
 
 
 def _training(
@@ -42,21 +47,28 @@ def _training(
     ranks: int,
     whole: Batches,
     slow: Callable[[int, int], float],
+    fed: tuple[float, float],
     *,
     single: bool,
 ) -> Iterator[Row]:
+    rng = np.random.default_rng(1)
     for step in range(steps):
-        own = {}
+        own: dict[int, list[tuple[str, float]]] = {}
+        waited: dict[int, float] = {}
         for rank in range(ranks):
             units = UNITS + whole(rank, step)
+            waited[rank] = fed[0] * (units + evaluated(rank, step)) * np.exp(fed[1] * rng.standard_normal())
             names = ["forward"] * (units + evaluated(rank, step)) + ["backward"] * units
-            each = jitter(1.0)(rank, step) * slow(rank, step)
-            own[rank] = [(name, each * (FORWARD_S if name == "forward" else BACKWARD_S)) for name in names]
+            factor = jitter(1.0)(rank, step) * slow(rank, step)
+            own[rank] = [(name, factor * (FORWARD_S if name == "forward" else BACKWARD_S)) for name in names]
         begin = 10.0 * step
-        end = begin + max(sum(seconds for _, seconds in each) for each in own.values()) + 0.001
+        end = begin + 0.001
+        end += max(waited[rank] + sum(seconds for _, seconds in each) for rank, each in own.items())
         for rank, each in own.items():
             common: Row = {"job": "j", "step": step, "rank": rank, "host": f"host-{rank // 2}"}
-            now = begin
+            now = begin + waited[rank]
+            if fed[0]:
+                yield common | {"kind": "input", "t0": begin, "t1": now}
             for name, seconds in each if single else [("", sum(seconds for _, seconds in each))]:
                 yield common | {"kind": "compute", "name": name, "t0": now, "t1": now + seconds}
                 now += seconds
@@ -111,7 +123,7 @@ def test_an_evaluation_of_all_ranks_may_happen_once() -> None:
 
 
 def test_a_device_that_is_slow_as_regularly_is_a_slow_rank() -> None:
-    report = report_of(training(by([]), slow=lambda rank, step: 2.5 if by([2])(rank, step) else 1.0))
+    report = report_of(training(**SLOW))
     assert [(each.klass, each.cause, each.ranks) for each in report.verdicts] == [
         ("slow_worker", "compute", [2])
     ]
@@ -131,12 +143,60 @@ def test_what_is_at_no_equal_distance_is_no_evaluation() -> None:
     assert [each.klass for each in report.verdicts] == ["slow_worker"]
 
 
-def test_without_single_operations_the_distance_tells_and_less_surely() -> None:
-    (verdict,) = report_of(training(by([0]), single=False)).verdicts
+def slow_every(ranks: Collection[int], factor: float = 2.5) -> Callable[[int, int], float]:
+    """These ranks' GPUs are slow as regularly as others evaluate."""
+    return lambda rank, step: factor if by(ranks)(rank, step) else 1.0
+
+
+EVALUATES: dict[str, Any] = {"evaluated": by([2])}
+SLOW: dict[str, Any] = {"evaluated": by([]), "slow": slow_every([2])}
+
+
+def test_without_single_operations_more_batches_are_an_evaluation_and_less_surely() -> None:
+    (verdict,) = report_of(training(by([0]), single=False, fed_s=1e-4)).verdicts
     assert (verdict.klass, verdict.ranks, verdict.confidence) == ("lone_evaluation", [0], 0.6)
-    assert "only the distance of the steps says" in verdict.evidence[1].text
+    assert verdict.evidence[1].text.startswith(
+        "2.39 ms of waiting for input and of copies in these steps, 0.4 ms in others"
+    )
     (sure,) = report_of(training(by([0]))).verdicts
     assert sure.confidence == 0.9
+
+
+def test_without_single_operations_a_gpu_that_is_slow_as_regularly_has_no_more_batches() -> None:
+    report = report_of(training(**SLOW, single=False, fed_s=1e-4))
+    assert [(each.klass, each.cause, each.ranks) for each in report.verdicts] == [
+        ("slow_worker", "compute", [2])
+    ]
+    assert report.marked == []
+
+
+@pytest.mark.parametrize("what", [EVALUATES, SLOW], ids=["it evaluates", "its GPU is slow"])
+@pytest.mark.parametrize("fed", [{}, {"fed_s": 1e-6, "fed_jitter": 2.0}], ids=["no batches", "too noisy"])
+def test_where_nothing_tells_an_evaluation_from_a_slow_gpu_that_is_said_with_what_is_missing(
+    what: dict[str, Any], fed: dict[str, Any]
+) -> None:
+    report = report_of(training(**what, single=False, **fed))
+    (verdict,) = report.verdicts
+    assert (verdict.klass, verdict.cause, verdict.ranks, verdict.hosts, verdict.confidence) == (
+        "inconclusive",
+        "compute",
+        [2],
+        ["host-1"],
+        0.0,
+    )
+    assert sentence(verdict).startswith(
+        "Inconclusive: single operations, or times of input and copies: every so many steps rank 2 computes longer"
+    )
+    assert (verdict.evidence[1].name, verdict.evidence[1].value) == ("period", EVERY)
+    assert verdict.cost is not None
+    assert verdict.cost.share > 0.1
+    assert report.marked == []
+
+
+def test_a_slow_rank_is_found_beside_one_of_which_it_is_unclear() -> None:
+    rows = training(by([0]), slow=lambda rank, step: 1.5 if rank == 2 else 1.0, single=False)
+    found = {(each.klass, tuple(each.ranks)) for each in report_of(rows).verdicts}
+    assert found == {("inconclusive", (0,)), ("slow_worker", (2,))}
 
 
 def test_a_slow_rank_is_found_beside_one_that_evaluates() -> None:

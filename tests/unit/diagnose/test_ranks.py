@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from otelgpu.diagnose.ranks.facts import OWN
 from otelgpu.diagnose.ranks.verdicts import HANG
 from tests.rig.jobs.faults import FAULTS
 from tests.rig.jobs.routines import ROUTINES
@@ -40,3 +41,12 @@ def test_a_fault_is_found_with_its_class_cause_ranks_and_cost_and_nothing_else(n
     costs = [cost for each in due if (cost := each.cost) is not None]
     if due[0].job.fault.verdict != HANG:
         assert float(np.median(costs)) == pytest.approx(1, abs=0.1)
+
+
+@pytest.mark.parametrize("name", ["throttled every few steps", "an evaluation of one replica"])
+def test_sums_of_steps_tell_a_slow_gpu_from_an_evaluation_by_its_batches_or_nothing_does(name: str) -> None:
+    assert [
+        (seed, found.verdicts) for seed in SEEDS if not (found := try_job(name, seed, summed_up=OWN)).is_found
+    ] == []
+    trials = [try_job(name, seed, summed_up=["compute"]) for seed in SEEDS]
+    assert [(each.job.seed, each.verdicts) for each in trials if not each.is_undecided] == []
