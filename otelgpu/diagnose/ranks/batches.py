@@ -15,23 +15,37 @@ from otelgpu.diagnose.ranks.workers import LEAST_SHARE
 
 LEAST_EFFECT: Final = 0.02
 """Root mean square of the logs of what batches make of computing: less is no imbalance, however it correlates."""
+SINGLE: Final = 0.25
+"""Share of the steps: fewer are single ones."""
+MOST_OF_COST: Final = 0.8
+"""Of what uneven batches cost, in single steps: batches that are uneven are so in most steps."""
 ONE_LANE: Final = 0.8
 """Share of the cost that one lane has to have to be named."""
 
 
-def uneven_batches(facts: Facts, compared: Compared, replay: Replay, mended: F64) -> list[RankVerdict]:
-    """One verdict or none. ``mended``: own time without slow ranks.
+def uneven_batches(
+    facts: Facts, compared: Compared, replay: Replay, mended: F64
+) -> tuple[list[RankVerdict], list[str]]:
+    """One verdict or none, and what cannot be told. ``mended``: own time without slow ranks.
 
     It takes both: that the batches explain what differs (correlation alone is false: healthy stages reach 0.89), and
-    that it costs something.
+    that it costs something. Where single steps cost it, the rest of the batches are even: these are said.
     """
     if compared.agreement <= EXPLAINED or _largest(compared.units) < LEAST_EFFECT:
-        return []
+        return [], []
     before = replay.saved_s(own=mended)
     even = replay.units / np.exp(compared.units)
     saved = np.maximum(replay.saved_s(own=mended, units=even) - before, 0.0)
     if replay.share(saved) < LEAST_SHARE:
-        return []
+        return [], []
+    few = np.sort(saved)[-int(SINGLE * len(saved)) :]
+    if few.sum() >= MOST_OF_COST * saved.sum():
+        steps = int((few > 0.5 * few.mean()).sum())
+        return [], [
+            f"in {steps} of {len(saved)} steps some replicas compute longer than others, which costs "
+            f"{replay.share(saved):.1%} of the time: larger batches, or evaluations that nothing marks; of single "
+            "steps that cannot be told"
+        ]
     lane = _lane(facts, compared, replay, mended, float(saved.sum()))
     ranks, hosts, role = places(facts, lane) if lane is not None else ([], [], "")
     last = len(facts.steps) - 1
@@ -66,7 +80,7 @@ def uneven_batches(facts: Facts, compared: Compared, replay: Replay, mended: F64
             ],
             next="balance tokens, not samples, over the replicas: pack or bucket sequences by length",
         )
-    ]
+    ], []
 
 
 def _largest(effect: F64) -> float:

@@ -77,14 +77,15 @@ def judge(facts: Facts) -> tuple[list[RankVerdict], list[str]]:
     compared, replay = compare(facts), replay_of(facts)
     slow = slow_ranks(facts, compared, replay)
     slowdowns, limits = global_slowdown(facts, compared, replay)
+    batches, single = uneven_batches(facts, compared, replay, slow.mended)
     verdicts = [
         *slow.verdicts,
-        *uneven_batches(facts, compared, replay, slow.mended),
+        *batches,
         *uneven_stages(facts, compared, replay, slow.mended),
         *slow_groups(facts, replay),
         *slowdowns,
     ]
-    limits += _limits(facts)
+    limits += [*single, *_limits(facts)]
     if not verdicts:
         lacking = unexplained(facts, explained=bool(len(slow.flagged)) or some_are_slow(facts))
         return ([lacking] if lacking is not None else []), limits

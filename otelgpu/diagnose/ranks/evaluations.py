@@ -47,7 +47,7 @@ LEAST_LONGER: Final = 0.15
 DEVIATIONS: Final = 8.0
 """Of a rank's steps from their neighbours: a single step is compared, and there are many of them."""
 MOST_ALONE: Final = 0.5
-"""Share of the ranks that evaluate alone; of more, the job does."""
+"""Share of the ranks that evaluate alone, and of the evaluations by one of ranks that take turns; else the job does."""
 MORE_OPERATIONS: Final = 1.1
 """Times the usual number: a GPU that is slow does as many as always, and takes longer for each."""
 AS_ALWAYS: Final = 0.2
@@ -78,7 +78,7 @@ _NEXT_UNCLEAR: Final = (
 
 
 class Evaluations(Struct, frozen=True, kw_only=True):
-    """``alone``: (step, rank), where ranks evaluate while others wait; ``common``: the same where most ranks do.
+    """``alone``: (step, rank), where ranks evaluate while others wait; ``common``: where most do, at once or in turn.
 
     ``unclear``: likewise, where ranks evaluate alone or their GPUs are slow, and nothing tells which. ``counted``: of
     each rank, whether operations show that there is more to do.
@@ -108,6 +108,8 @@ def find_evaluations(facts: Facts, query: Query) -> Evaluations:
     alone = np.zeros_like(long)
     for rank in np.flatnonzero((long & ~most[:, None]).any(axis=0)).tolist():
         alone[:, rank] = _regular(long[:, rank] & ~most, facts.steps, counted=bool(counted[rank]))
+    turns = _in_turn(long & ~most[:, None], facts.steps)
+    alone &= ~np.asarray(turns.any(axis=1))[:, None]
     if np.asarray(alone.any(axis=0)).mean() > MOST_ALONE or _is_forward_only(facts, alone, query) is False:
         alone = nothing
     common = long & most[:, None]
@@ -116,6 +118,8 @@ def find_evaluations(facts: Facts, query: Query) -> Evaluations:
         common = nothing
     elif by_name is None or counted.mean() <= MOST_ALONE:
         common = common & _regular(most, facts.steps, counted=False)[:, None]
+    if _is_forward_only(facts, turns, query) is not False:
+        common = common | turns
     alone, unclear = _told_by_batches(facts, alone, counted)
     return Evaluations(alone=alone, common=common, unclear=unclear, counted=counted)
 
@@ -156,6 +160,13 @@ def _regular(flags: Flags, steps: npt.NDArray[np.int64], *, counted: bool) -> Fl
     return found if found.sum() >= max(least, REGULAR * len(at), REGULAR * due) else none
 
 
+def _in_turn(long: Flags, steps: npt.NDArray[np.int64]) -> Flags:
+    """Those at one distance that ranks have one after the other; none where a rank has most of them."""
+    found = long & _regular(np.asarray(long.any(axis=1)), steps, counted=False)[:, None]
+    times = found.any(axis=1).sum()
+    return found if found.sum(axis=0).max() <= MOST_ALONE * times else np.zeros_like(long)
+
+
 def _told_by_batches(facts: Facts, cells: Flags, counted: Flags) -> tuple[Flags, Flags]:
     """Which of these are evaluations, and of which that is unclear. Those that are neither are of slow GPUs."""
     alone, unclear = cells.copy(), np.zeros_like(cells)
@@ -194,8 +205,8 @@ def _is_forward_only(facts: Facts, cells: Flags, query: Query) -> bool | None:
     """Whether some operations are as many as in the steps before; None: by their names that cannot be said."""
     if not cells.any():
         return None
-    ranks = np.flatnonzero(cells.any(axis=0))[:_LOOKED_AT]
-    mine = cells[:, ranks[0]]
+    mine = cells[:, int(cells.any(axis=0).argmax())]
+    ranks = np.flatnonzero(cells[mine].any(axis=0))[:_LOOKED_AT]
     steps = [step for step in np.flatnonzero(mine).tolist() if not mine[step - 1]][:_LOOKED_AT]
     found = query(
         "computations",

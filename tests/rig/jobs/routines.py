@@ -84,12 +84,13 @@ def evaluation_of_first(shape: Shape, work: Work, rng: np.random.Generator) -> R
 
 def evaluation_of_all(shape: Shape, work: Work, rng: np.random.Generator) -> Routine:
     """All ranks evaluate, each its part, and nothing says so: it takes alike on all of them."""
-    return _evaluated(shape, work, rng, np.ones(shape.replicas))
+    return _evaluated(shape, work, evaluation_s(shape, rng, np.ones(shape.replicas)))
 
 
 def evaluation_of_parts(shape: Shape, work: Work, rng: np.random.Generator) -> Routine:
     """All ranks evaluate, and some replicas have more batches to do than others."""
-    return _evaluated(shape, work, rng, rng.uniform(0.7, 1.3, shape.replicas))
+    of_replicas = rng.uniform(0.7, 1.3, shape.replicas)
+    return _evaluated(shape, work, evaluation_s(shape, rng, of_replicas))
 
 
 def evaluation_steps(shape: Shape, work: Work, rng: np.random.Generator) -> Routine:
@@ -99,18 +100,43 @@ def evaluation_steps(shape: Shape, work: Work, rng: np.random.Generator) -> Rout
     return Routine(work=changed, marks=_unmarked(shape))
 
 
-def _evaluated(shape: Shape, work: Work, rng: np.random.Generator, of_replicas: F64) -> Routine:
-    seconds = evaluation_s(shape, rng, of_replicas)
+def evaluation_in_turn(shape: Shape, work: Work, rng: np.random.Generator) -> Routine:
+    """Replicas evaluate one after the other, and all others wait: each as often as the others."""
+    first = int(rng.integers(shape.replicas))
+    period = int(rng.integers(5, 20))
+    of_steps = np.zeros((shape.steps, shape.replicas))
+    for step in range(period - 1, shape.steps, period):
+        of_steps[step, (first + step // period) % shape.replicas] = 1.0
+    return _evaluated(shape, work, _forward_s(shape, rng, _some_steps_s(shape, rng), of_steps))
+
+
+def evaluation_seen_twice(shape: Shape, work: Work, rng: np.random.Generator) -> Routine:
+    """One replica evaluates so rarely that it is seen twice, which is too little to say anything from."""
+    period = int(rng.integers(shape.steps // 3 + 1, shape.steps // 2))
+    of_steps = np.zeros((shape.steps, shape.replicas))
+    of_steps[period - 1 :: period, int(rng.integers(shape.replicas))] = 1.0
+    return _evaluated(shape, work, _forward_s(shape, rng, _some_steps_s(shape, rng), of_steps))
+
+
+def _evaluated(shape: Shape, work: Work, seconds: F64) -> Routine:
     changed = work.changed(evaluation=seconds, input=work.input + EVALUATION_INPUT * seconds)
     return Routine(work=changed, marks=_unmarked(shape))
 
 
 def evaluation_s(shape: Shape, rng: np.random.Generator, of_replicas: F64) -> F64:
     """(step, stage, replica, tensor), seconds of forward passes: one to six steps' for a replica of weight 1."""
-    usual = rng.uniform(1, 6) * shape.unit_s * shape.units
-    steps = _every_few_steps(shape, rng)[:, None, None, None]
+    usual = _some_steps_s(shape, rng)
+    return _forward_s(shape, rng, usual, _every_few_steps(shape, rng)[:, None] * of_replicas)
+
+
+def _some_steps_s(shape: Shape, rng: np.random.Generator) -> float:
+    return float(rng.uniform(1, 6) * shape.unit_s * shape.units)
+
+
+def _forward_s(shape: Shape, rng: np.random.Generator, usual: float, of_steps: F64) -> F64:
+    """``of_steps``: (step, replica), the weight of each."""
     times = usual * np.exp(shape.jitter * rng.standard_normal((shape.steps, *shape.grid)))
-    return np.asarray(times * steps * of_replicas[:, None])
+    return np.asarray(times * of_steps[:, None, :, None])
 
 
 def _unmarked(shape: Shape) -> npt.NDArray[Any]:
@@ -132,5 +158,7 @@ ROUTINES: Final[dict[str, Drawer]] = {
     "evaluations": evaluation_of_all,
     "evaluations of uneven parts": evaluation_of_parts,
     "steps that evaluate": evaluation_steps,
+    "evaluations in turn": evaluation_in_turn,
+    "an evaluation seen twice": evaluation_seen_twice,
     "every rank's garbage collections": collections,
 }

@@ -32,13 +32,18 @@ def training(
     single: bool = True,
     fed_s: float = 0.0,
     fed_jitter: float = 0.01,
+    lanes: int = 0,
 ) -> list[Row]:
     """Data parallel; ``whole``: microbatches besides; ``slow``: how much longer each operation takes.
 
     ``single``: operations are in the input one by one, else their sum. ``fed_s``: a rank waits for each microbatch;
-    0: the input does not say. ``fed_jitter``: standard deviation of that, of its length.
+    0: the input does not say. ``fed_jitter``: standard deviation of that, of its length. ``lanes``: replicas, where a
+    rank is none of its own.
     """
-    return list(_training(evaluated, steps, ranks, whole, slow, (fed_s, fed_jitter), single=single))
+    rows = _training(evaluated, steps, ranks, whole, slow, (fed_s, fed_jitter), single=single)
+    return (
+        [row | {"lane": f"replica {row['rank'] * lanes // ranks}"} for row in rows] if lanes else list(rows)
+    )
 
 
 def _training(
@@ -120,6 +125,28 @@ def test_an_evaluation_of_all_ranks_is_no_fault_however_it_is_divided(parts: tup
 def test_an_evaluation_of_all_ranks_may_happen_once() -> None:
     report = report_of(training(lambda rank, step: 40 * (rank + 1) * (step == 33)))
     assert (report.verdicts, report.input.steps) == ([], 59)
+
+
+@pytest.mark.parametrize("single", [True, False], ids=["operations", "sums"])
+def test_ranks_that_evaluate_in_turn_are_no_fault_and_what_it_costs_is_told(single: bool) -> None:
+    rows = training(
+        lambda rank, step: 20 * (step % EVERY == EVERY - 1 and step // EVERY % 4 == rank),
+        steps=170,
+        single=single,
+    )
+    report = report_of(rows)
+    assert (report.verdicts, report.input.steps) == ([], 153)
+    (marked,) = report.marked
+    assert (marked.ranks, marked.steps, marked.inferred) == ([0, 1, 2, 3], 17, True)
+    assert marked.seconds == pytest.approx(17 * 20 * FORWARD_S, rel=0.02)
+
+
+@pytest.mark.parametrize("single", [True, False], ids=["operations", "sums"])
+def test_one_that_is_seen_twice_is_too_little_to_say_anything_from(single: bool) -> None:
+    report = report_of(training(by([0, 1], every=25), lanes=2, single=single))
+    assert (report.verdicts, report.marked) == ([], [])
+    (limit,) = [each for each in report.limits if "single steps" in each]
+    assert limit.startswith("in 2 of 60 steps some replicas compute longer than others, which costs 3.")
 
 
 def test_a_device_that_is_slow_as_regularly_is_a_slow_rank() -> None:
