@@ -68,8 +68,6 @@ _NEXT: Final = (
     "have all ranks evaluate, each a part of the batches, or evaluate in another job from checkpoints: the others wait "
     "meanwhile. A name with “evaluate” in it (torch.profiler.record_function, a probe of your own) marks these steps"
 )
-
-
 _NEXT_UNCLEAR: Final = (
     "record what tells them apart: single operations (a torch.profiler trace of each rank), or what ranks wait for "
     "input and copy. A name with “evaluate” in it (torch.profiler.record_function, a probe of your own) marks "
@@ -105,10 +103,10 @@ def find_evaluations(facts: Facts, query: Query) -> Evaluations:
         return none
     long, counted = _long(facts)
     most = np.asarray(long.mean(axis=1) > MOST_ALONE)
-    alone = np.zeros_like(long)
-    for rank in np.flatnonzero((long & ~most[:, None]).any(axis=0)).tolist():
-        alone[:, rank] = _regular(long[:, rank] & ~most, facts.steps, counted=bool(counted[rank]))
-    turns = _in_turn(long & ~most[:, None], facts.steps)
+    of_few, alone = long & ~most[:, None], np.zeros_like(long)
+    for rank in np.flatnonzero(of_few.any(axis=0)).tolist():
+        alone[:, rank] = _regular(of_few[:, rank], facts.steps, counted=bool(counted[rank]))
+    turns = _in_turn(of_few, facts.steps)
     alone &= ~np.asarray(turns.any(axis=1))[:, None]
     if np.asarray(alone.any(axis=0)).mean() > MOST_ALONE or _is_forward_only(facts, alone, query) is False:
         alone = nothing
@@ -187,7 +185,9 @@ def _has_more_batches(facts: Facts, cells: Flags, ranks: Codes) -> bool | None:
     steps = np.asarray(cells.any(axis=1))
     compute, feed = facts.own[COMPUTE][:, ranks].sum(axis=1), _feed_s(facts, ranks)
     usual = _around(feed, steps)
-    least = float(median(((compute / _around(compute, steps) - 1) * usual)[steps], 0))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        longer = np.nan_to_num(compute / _around(compute, steps) - 1, posinf=0.0)
+    least = float(median((longer * usual)[steps], 0))
     more = float(median((feed - usual)[steps], 0))
     noise = DEVIATIONS * float(deviation((feed - usual)[~steps], 0)) / np.sqrt(steps.sum())
     if more > max(least, noise):
@@ -306,9 +306,8 @@ def _verdict(
     steps, ranks = np.asarray(cells.any(axis=1)), np.flatnonzero(cells.any(axis=0))
     who, hosts, role = places(facts, ranks)
     first, last = extent(steps)
-    last = (
-        int(np.searchsorted(facts.steps, facts.steps[last] + _every(facts, steps))) - 1
-    )  # until the next is due
+    due = facts.steps[last] + _every(facts, steps)
+    last = int(np.searchsorted(facts.steps, due)) - 1
     mine, peers = _times(facts, cells)
     return RankVerdict(
         klass=klass,

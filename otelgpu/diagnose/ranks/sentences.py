@@ -33,7 +33,7 @@ _MOST_HOSTS: Final = 4
 def sentence(verdict: RankVerdict) -> str:
     """What, where, how much, since when, and what it costs."""
     if verdict.klass == INCONCLUSIVE:
-        return f"Inconclusive: {verdict.evidence[0].text}"
+        return f"Inconclusive: {verdict.evidence[0].text}{_cost(verdict)}"
     return f"{_what(verdict)}, {_when(verdict)}{_cost(verdict)}"
 
 

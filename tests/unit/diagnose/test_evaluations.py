@@ -214,6 +214,7 @@ def test_where_nothing_tells_an_evaluation_from_a_slow_gpu_that_is_said_with_wha
     assert sentence(verdict).startswith(
         "Inconclusive: single operations, or times of input and copies: every so many steps rank 2 computes longer"
     )
+    assert sentence(verdict).endswith("GPU-hours")
     assert (verdict.evidence[1].name, verdict.evidence[1].value) == ("period", EVERY)
     assert verdict.cost is not None
     assert verdict.cost.share > 0.1
