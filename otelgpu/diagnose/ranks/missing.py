@@ -68,7 +68,10 @@ def unexplained(facts: Facts, *, explained: bool) -> RankVerdict | None:
 
 
 def _always_last(facts: Facts) -> tuple[Group, int, float] | None:
-    """The group with most waiting for one rank that does what the others do; None: nobody is waited for always."""
+    """The group with most waiting for one rank that does what the others do; None: nobody is waited for always.
+
+    Waiting in the median of the steps: in single ones it may be for any rank, whose garbage collector stops it.
+    """
     total = max(float(np.nansum(facts.duration_s)), 1e-12)
     found = []
     for group in facts.groups:
@@ -76,7 +79,8 @@ def _always_last(facts: Facts) -> tuple[Group, int, float] | None:
         if group.kind != "coll" or len(roles) > 1 or group.missing or group.calls < LEAST_COLLECTIVES:
             continue
         most = int(group.came_last.argmax())
-        waited = float(np.nansum(group.waited_s)) / (len(group.ranks) - 1)
+        seen_s = group.waited_s[np.isfinite(group.waited_s)]
+        waited = float(np.median(seen_s)) * len(seen_s) / (len(group.ranks) - 1) if len(seen_s) else 0.0
         if group.came_last[most] >= ALWAYS_LAST * group.calls and waited >= LEAST_SHARE * total:
             found.append((group, int(group.ranks[most]), waited / total))
     return max(found, key=lambda each: each[2], default=None)

@@ -156,6 +156,17 @@ def test_a_time_that_no_operation_shows_is_not_guessed() -> None:
     assert verdict.evidence[1].ranks == [1]
 
 
+def test_who_comes_last_by_a_little_is_not_waited_for_while_others_pause() -> None:
+    """Rank 1 takes half a percent longer; both ranks are stopped for 20 ms in steps of their own, ten in sixty."""
+    rows = data_parallel(
+        lambda rank, step: 0.01 * (1 + 0.005 * rank),
+        lambda rank, step: jitter(0.001)(rank, step) + 0.02 * ((step + 3 * rank) % 6 == 0),
+        ranks=2,
+        steps=60,
+    )
+    assert report_of(list(rows)).verdicts == []
+
+
 def test_a_rank_that_did_steps_twice_is_no_slow_rank_in_them() -> None:
     rows = list(data_parallel(jitter(0.005), jitter(0.001)))
     again = [
