@@ -27,6 +27,7 @@ from msgspec import Struct
 from otelgpu.diagnose.stall.activities import Activity
 from otelgpu.diagnose.stall.causes import (
     CAUSES,
+    CGROUP_THROTTLING,
     CPU_CONTENTION,
     FILE_CHANGE,
     FILE_SYNC,
@@ -64,7 +65,9 @@ SYNCED: Final = 0.25
 REGULAR: Final = 0.75
 """Share of the distances between gaps that are the same: then they come in every n-th step."""
 
-_EVERYWHERE: Final = frozenset((CPU_CONTENTION, GARBAGE_COLLECTION, PAGE_FAULTS, GIL))
+_FOR_A_CPU: Final = frozenset((CGROUP_THROTTLING, CPU_CONTENTION))
+"""What holds a thread back that is ready to run: in each step, and by chance in some of them for longer."""
+_EVERYWHERE: Final = _FOR_A_CPU | {GARBAGE_COLLECTION, PAGE_FAULTS, GIL}
 """Causes that are of no one function."""
 
 I64 = npt.NDArray[np.int64]
@@ -109,14 +112,27 @@ def findings(found: Sequence[Activity], rhythm: Rhythm | None, begin_ns: int, en
                 (each for number, each in enumerate(more) if number != at), start=np.zeros_like(more[at])
             )
             in_steps = _in_steps(group, rhythm, total, more[at], others)
-        if steps is not None:
+        if steps is not None and cause_of_group(group) in _FOR_A_CPU:
+            made = _dearer(in_steps, _steady(group, steps, total))
+        elif steps is not None:
             made = in_steps or _steady(group, steps, total)
         else:
             made = _alone(group, total) or _steady(group, None, total) or _regular(in_steps)
         if made is not None:
             out.append(made)
     # A machine that others use makes everything longer, what is to be mended too: that comes first.
-    return sorted(out, key=lambda each: (each.steady, each.cause == CPU_CONTENTION, -each.cost_ns))
+    return sorted(out, key=lambda each: (_is_usual(each), each.cause == CPU_CONTENTION, -each.cost_ns))
+
+
+def _is_usual(found: Finding) -> bool:
+    """How the program works; not that it is throttled, which makes every other stall longer."""
+    return found.steady and found.cause != CGROUP_THROTTLING
+
+
+def _dearer(gaps: Finding | None, steady: Finding | None) -> Finding | None:
+    return max(
+        (each for each in (gaps, steady) if each is not None), key=lambda each: each.cost_ns, default=None
+    )
 
 
 def _regular(beat: Finding | None) -> Finding | None:
@@ -259,10 +275,12 @@ def _alone(group: Sequence[Activity], total: int) -> Finding | None:
 
 
 def bursts(group: Sequence[Activity]) -> list[list[Activity]]:
-    """Activities that follow each other by less than they take themselves."""
+    """Activities that follow each other by less than they take themselves; of throttling one for each period."""
     out: list[list[Activity]] = []
+    is_one = cause_of_group(group) == CGROUP_THROTTLING
     for each in sorted(group, key=lambda one: one.begin_ns):
-        if out and each.begin_ns - out[-1][-1].end_ns <= max(each.length_ns, LEAST_GAP_NS) // 2:
+        near = LEAST_GAP_NS if is_one else max(each.length_ns, LEAST_GAP_NS)
+        if out and each.begin_ns - out[-1][-1].end_ns <= near // 2:
             out[-1].append(each)
         else:
             out.append([each])

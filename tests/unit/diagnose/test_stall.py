@@ -427,6 +427,41 @@ def test_a_quota_that_is_spent_in_most_periods_is_the_cause_of_all_waits(
         assert "in 35 of 60 periods, 0.33 s in all (quota: 0.2 CPUs)" in found[0].evidence[1].text
 
 
+def test_throttling_costs_what_it_costs_in_all_steps_and_not_in_the_longest_alone() -> None:
+    """Each step waits 80 ms for the next period, in one of many functions, some 60 ms longer; and a collection."""
+    made = Timeline()
+    for step in range(60):
+        made.work(20)
+        layer = Frame(Kind.PYTHON, f"layer{step % 9}", "/app/model.py", 7)
+        made.wait(140 if step % 13 == 5 else 80, (layer, LOOP), syscall="", state="runnable")
+        if step % 20 == 7:
+            collection(made)
+        made.sleep(3)
+    held = Surroundings(
+        throttled_s=4.5, throttled_times=60, quota_periods=62, quota_cpus=0.2, others_cpu_s=100.0
+    )
+    found = report(observed(made), held).verdicts
+    assert [each.cause for each in found] == ["cgroup_throttling", "garbage_collection"]
+    assert found[0].cost is not None and found[0].cost.share == pytest.approx(0.78, abs=0.04)
+    assert "in every one of 60 steps" in sentence(found[0])
+
+
+@pytest.mark.parametrize("sleep_ms", [0, 3])
+def test_waits_for_the_next_period_are_many_though_it_runs_for_less_between_them(sleep_ms: int) -> None:
+    """With a call that gives steps, and without."""
+    made = Timeline()
+    for _step in range(40):
+        made.work(20)
+        made.wait(80, (LOOP,), syscall="", state="runnable")
+        if sleep_ms:
+            made.sleep(sleep_ms)
+    held = Surroundings(throttled_s=3.2, throttled_times=40, quota_periods=41, quota_cpus=0.2)
+    (verdict,) = report(observed(made), held).verdicts
+    assert verdict.cause == "cgroup_throttling"
+    assert verdict.cost is not None and verdict.cost.share == pytest.approx(0.79, abs=0.02)
+    assert verdict.rhythm is not None and verdict.rhythm.times >= 39
+
+
 def test_who_waits_for_a_compiler_that_was_started_compiles() -> None:
     made = loop(other_program)
     compiler = Timeline(tid=PID + 7)
