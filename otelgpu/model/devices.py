@@ -40,6 +40,13 @@ class Quantity(StrEnum):
     MEMORY_CLOCK_MHZ = "memory_clock_mhz"
     VIDEO_CLOCK_MHZ = "video_clock_mhz"
     THROTTLE_REASONS = "throttle_reasons"  # bits: nvmlClocksEventReasons
+    # Means since the reading before, by GPM; shares in parts per million.
+    SM_UTILIZATION_PPM = "sm_utilization_ppm"
+    SM_OCCUPANCY_PPM = "sm_occupancy_ppm"  # warps, of those that the multiprocessors can hold
+    TENSOR_UTILIZATION_PPM = "tensor_utilization_ppm"
+    DRAM_UTILIZATION_PPM = "dram_utilization_ppm"
+    NVLINK_RECEIVED_BYTES_PER_S = "nvlink_received_bytes_per_s"  # all links
+    NVLINK_TRANSMITTED_BYTES_PER_S = "nvlink_transmitted_bytes_per_s"
 
     PCIE_RECEIVED_BYTES = "pcie_received_bytes"
     PCIE_TRANSMITTED_BYTES = "pcie_transmitted_bytes"

@@ -6,7 +6,7 @@ In: :mod:`otelgpu.model.devices` from a poller. Out: :class:`DeviceUse` values, 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Final
 
@@ -23,7 +23,9 @@ _COUNTERS: Final = {
     Quantity.NVLINK_RECEIVED_KIB: 1024,
     Quantity.NVLINK_TRANSMITTED_KIB: 1024,
 }
-_RATES: Final = {Quantity.PCIE_RECEIVED_KB_PER_S: 1000, Quantity.PCIE_TRANSMITTED_KB_PER_S: 1000}
+_PCIE: Final = {Quantity.PCIE_RECEIVED_KB_PER_S: 1000, Quantity.PCIE_TRANSMITTED_KB_PER_S: 1000}
+_NVLINK: Final = {Quantity.NVLINK_RECEIVED_BYTES_PER_S: 1, Quantity.NVLINK_TRANSMITTED_BYTES_PER_S: 1}
+"""Rates, where there are no counters."""
 
 
 class ProcessUse(Struct, frozen=True, kw_only=True):
@@ -91,8 +93,13 @@ def _use(device: DeviceSeen, readings: Sequence[DeviceReadings]) -> DeviceUse:
         memory_used_bytes=most(Quantity.MEMORY_USED_BYTES),
         memory_total_bytes=most(Quantity.MEMORY_TOTAL_BYTES),
         pcie_bytes_per_s=_traffic(readings, Quantity.PCIE_RECEIVED_BYTES, Quantity.PCIE_TRANSMITTED_BYTES)
-        or _rate(mean),
-        nvlink_bytes_per_s=_traffic(readings, Quantity.NVLINK_RECEIVED_KIB, Quantity.NVLINK_TRANSMITTED_KIB),
+        or _rate(mean, _PCIE),
+        nvlink_bytes_per_s=_traffic(readings, Quantity.NVLINK_RECEIVED_KIB, Quantity.NVLINK_TRANSMITTED_KIB)
+        or _rate(mean, _NVLINK),
+        sm=mean(Quantity.SM_UTILIZATION_PPM, 1e6),
+        occupancy=mean(Quantity.SM_OCCUPANCY_PPM, 1e6),
+        tensor=mean(Quantity.TENSOR_UTILIZATION_PPM, 1e6),
+        dram=mean(Quantity.DRAM_UTILIZATION_PPM, 1e6),
         processes=_processes(readings),
         driver=device.driver_version,
         sm_clock_mhz=mean(Quantity.SM_CLOCK_MHZ, 1.0),
@@ -101,10 +108,10 @@ def _use(device: DeviceSeen, readings: Sequence[DeviceReadings]) -> DeviceUse:
     )
 
 
-def _rate(mean: object) -> float | None:
-    assert callable(mean)
-    parts = [mean(quantity, 1 / scale) for quantity, scale in _RATES.items()]
-    return sum(parts) if all(part is not None for part in parts) else None
+def _rate(mean: Callable[[Quantity, float], float | None], scales: Mapping[Quantity, int]) -> float | None:
+    parts = [mean(quantity, 1 / scale) for quantity, scale in scales.items()]
+    known = [part for part in parts if part is not None]
+    return sum(known) if len(known) == len(parts) else None
 
 
 def _traffic(readings: Sequence[DeviceReadings], *quantities: Quantity) -> float | None:

@@ -23,7 +23,9 @@ from otelgpu.diagnose.utilization.verdicts import Figure
 
 NO_CONFIGURATION: Final = "FLOPs unknown: give --model-config, or --flops for those of calls of cuBLAS"
 _NO_PRODUCTS: Final = "no call of cuBLAS or cuBLASLt was seen whose shapes are known"
-_NO_GPM: Final = "not read: NVML's GPM is on Hopper and newer, and is not there or not read on this device"
+_NO_GPM: Final = (
+    "not read: NVML's GPM is on Hopper and newer, and is not there on this device, or too few readings"
+)
 
 
 class Workload(Struct, frozen=True, kw_only=True):

@@ -358,3 +358,73 @@ API nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationS
 		return NVML_ERROR_NOT_FOUND;
 	return found > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
+
+/* A sample: of which device, and when it was taken, counted. */
+struct fake_sample {
+	nvmlDevice_t device;
+	unsigned long long taken;
+};
+
+static bool has_gpm(nvmlDevice_t device)
+{
+	for (unsigned int i = 0; i < device->facts; i++)
+		if (!strncmp(device->fact[i].key, "gpm.", 4))
+			return true;
+	return false;
+}
+
+API nvmlGpmQueryDeviceSupport(nvmlDevice_t device, nvmlGpmSupport_t *support)
+{
+	ENTER(device);
+	if (support->version != 1)
+		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+	support->isSupportedDevice = has_gpm(device);
+	return NVML_SUCCESS;
+}
+
+API nvmlGpmSampleAlloc(nvmlGpmSample_t *sample)
+{
+	ENTER(NULL);
+	*sample = calloc(1, sizeof(**sample));
+	return *sample ? NVML_SUCCESS : NVML_ERROR_UNKNOWN;
+}
+
+API nvmlGpmSampleFree(nvmlGpmSample_t sample)
+{
+	ENTER(NULL);
+	free(sample);
+	return NVML_SUCCESS;
+}
+
+API nvmlGpmSampleGet(nvmlDevice_t device, nvmlGpmSample_t sample)
+{
+	static unsigned long long taken;
+
+	ENTER(device);
+	if (!has_gpm(device))
+		return NVML_ERROR_NOT_SUPPORTED;
+	*sample = (struct fake_sample){ .device = device, .taken = ++taken };
+	return NVML_SUCCESS;
+}
+
+API nvmlGpmMetricsGet(nvmlGpmMetricsGet_t *asked)
+{
+	ENTER(NULL);
+	if (asked->version != 1)
+		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+	if (!asked->sample1->taken || asked->sample1->taken >= asked->sample2->taken ||
+	    asked->sample1->device != asked->sample2->device)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	for (unsigned int i = 0; i < asked->numMetrics; i++) {
+		nvmlGpmMetric_t *metric = &asked->metrics[i];
+		const char *fact;
+		char key[32];
+
+		snprintf(key, sizeof(key), "gpm.%u", metric->metricId);
+		fact = fake_fact(asked->sample2->device, key);
+		metric->nvmlReturn = fact ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
+		if (fact)
+			metric->value = strtod(fact, NULL);
+	}
+	return NVML_SUCCESS;
+}

@@ -6,6 +6,7 @@
 #ifndef FAKE_NVML_H
 #define FAKE_NVML_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 typedef struct fake_device *nvmlDevice_t;
@@ -92,10 +93,39 @@ typedef struct {
 	nvmlValue_t value;
 } nvmlFieldValue_t;
 
+typedef struct fake_sample *nvmlGpmSample_t;
+
+typedef struct {
+	unsigned int metricId;
+	nvmlReturn_t nvmlReturn;
+	double value;
+	struct {
+		char *shortName;
+		char *longName;
+		char *unit;
+	} metricInfo;
+} nvmlGpmMetric_t;
+
+/* Of the array at its end as many are there as numMetrics says: it grew with each version of nvml.h. */
+typedef struct {
+	unsigned int version;
+	unsigned int numMetrics;
+	nvmlGpmSample_t sample1;
+	nvmlGpmSample_t sample2;
+	nvmlGpmMetric_t metrics[98];
+} nvmlGpmMetricsGet_t;
+
+typedef struct {
+	unsigned int version;
+	unsigned int isSupportedDevice;
+} nvmlGpmSupport_t;
+
 _Static_assert(sizeof(nvmlMemory_v2_t) == 40, "nvmlMemory_v2_t");
 _Static_assert(sizeof(nvmlPciInfo_t) == 68, "nvmlPciInfo_t");
 _Static_assert(sizeof(nvmlProcessInfo_t) == 24, "nvmlProcessInfo_t");
 _Static_assert(sizeof(nvmlProcessUtilizationSample_t) == 32, "nvmlProcessUtilizationSample_t");
 _Static_assert(sizeof(nvmlFieldValue_t) == 40, "nvmlFieldValue_t");
+_Static_assert(sizeof(nvmlGpmMetric_t) == 40, "nvmlGpmMetric_t");
+_Static_assert(offsetof(nvmlGpmMetricsGet_t, metrics) == 24, "nvmlGpmMetricsGet_t");
 
 #endif

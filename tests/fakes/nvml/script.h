@@ -5,6 +5,7 @@
  *
  *     driver 570.86.10
  *     set DEVICE KEY VALUE          a fact of a device: see nvml.c for the keys
+ *     set DEVICE gpm.NUMBER VALUE   a metric of GPM's, by its number in nvml.h; without one it has no GPM
  *     process DEVICE PID BYTES SM ENCODER DECODER TIMESTAMP [GPU_INSTANCE COMPUTE_INSTANCE]
  *     fail FUNCTION CODE [DEVICE]   FUNCTION answers CODE; "*" is all that take a device
  *     delay FUNCTION MILLISECONDS   it takes its time

@@ -270,6 +270,9 @@ def test_readings_become_one_figure_each() -> None:
                 Quantity.MEMORY_TOTAL_BYTES: 1000,
                 Quantity.PCIE_RECEIVED_BYTES: 1000 * second,
                 Quantity.PCIE_TRANSMITTED_BYTES: 500 * second,
+                Quantity.SM_UTILIZATION_PPM: 100_000 * second,
+                Quantity.NVLINK_RECEIVED_BYTES_PER_S: 1000,
+                Quantity.NVLINK_TRANSMITTED_BYTES_PER_S: 2000 + second,
             },
             processes=(ProcessReading(tgid=5, device="GPU-1", memory_bytes=100, utilization_percent=10),),
         )
@@ -279,7 +282,8 @@ def test_readings_become_one_figure_each() -> None:
     assert use.utilization == pytest.approx(0.5)
     assert use.memory_used_bytes == 104
     assert use.pcie_bytes_per_s == pytest.approx(1500)
-    assert use.nvlink_bytes_per_s is None
+    assert use.nvlink_bytes_per_s == pytest.approx(3002.5)  # there is no counter
+    assert (use.sm, use.dram) == (pytest.approx(0.25), None)
     assert use.processes[0].utilization == pytest.approx(0.1)
     (few,) = device_uses([seen, *readings[:2]])
     assert few.utilization is None

@@ -113,6 +113,36 @@ PCIE_RATE: Final = _metric(
     _GAUGE,
     "PCIe traffic over 20 ms, of GPUs that have no counter for hw.gpu.io.",
 )
+SM_UTILIZATION: Final = _metric(
+    "otelgpu.gpu.sm.utilization",
+    "1",
+    _GAUGE,
+    "Mean share of the streaming multiprocessors that had work, since the reading before (NVML GPM).",
+)
+SM_OCCUPANCY: Final = _metric(
+    "otelgpu.gpu.sm.occupancy",
+    "1",
+    _GAUGE,
+    "Warps that were resident, of those that the multiprocessors can hold, since the reading before (NVML GPM).",
+)
+TENSOR_UTILIZATION: Final = _metric(
+    "otelgpu.gpu.tensor.utilization",
+    "1",
+    _GAUGE,
+    "Fraction of time in which tensor cores computed, since the reading before (NVML GPM).",
+)
+DRAM_UTILIZATION: Final = _metric(
+    "otelgpu.gpu.dram.utilization",
+    "1",
+    _GAUGE,
+    "Bandwidth of device memory that was used, of the most there is, since the reading before (NVML GPM).",
+)
+NVLINK_RATE: Final = _metric(
+    "otelgpu.gpu.nvlink.throughput",
+    "By/s",
+    _GAUGE,
+    "NVLink traffic of all links, since the reading before (NVML GPM).",
+)
 POWER_LIMIT: Final = _metric("otelgpu.gpu.power.limit", "W", _GAUGE, "Power that the GPU is held to.")
 SPEED: Final = _metric("otelgpu.gpu.clock.speed", "Hz", _GAUGE, "Current frequency of a clock.")
 THROTTLE: Final = _metric(
@@ -170,6 +200,12 @@ ROWS: Final[Mapping[Quantity, Row]] = {
     Quantity.MEMORY_USED_BYTES: Row(MEMORY_USAGE),
     Quantity.PCIE_RECEIVED_KB_PER_S: Row(PCIE_RATE, {DIRECTION: RECEIVE}, 1000),
     Quantity.PCIE_TRANSMITTED_KB_PER_S: Row(PCIE_RATE, {DIRECTION: TRANSMIT}, 1000),
+    Quantity.SM_UTILIZATION_PPM: Row(SM_UTILIZATION, divisor=1_000_000),
+    Quantity.SM_OCCUPANCY_PPM: Row(SM_OCCUPANCY, divisor=1_000_000),
+    Quantity.TENSOR_UTILIZATION_PPM: Row(TENSOR_UTILIZATION, divisor=1_000_000),
+    Quantity.DRAM_UTILIZATION_PPM: Row(DRAM_UTILIZATION, divisor=1_000_000),
+    Quantity.NVLINK_RECEIVED_BYTES_PER_S: Row(NVLINK_RATE, {DIRECTION: RECEIVE}),
+    Quantity.NVLINK_TRANSMITTED_BYTES_PER_S: Row(NVLINK_RATE, {DIRECTION: TRANSMIT}),
     Quantity.POWER_MILLIWATTS: Row(POWER, divisor=1000),
     Quantity.POWER_LIMIT_MILLIWATTS: Row(POWER_LIMIT, divisor=1000),
     Quantity.TEMPERATURE_CELSIUS: Row(TEMPERATURE, {SENSOR: "gpu"}),

@@ -20,6 +20,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from otelgpu.errors import OtelgpuError
+from otelgpu.families.gpu.devices.poll.gpm import Gpm
 from otelgpu.families.gpu.devices.poll.questions import (
     ALL_LINKS,
     CALLS,
@@ -86,9 +87,11 @@ REASONS: Final = Reasons(
 _REMOTE_SWITCH: Final = 2  # NVML_NVLINK_DEVICE_TYPE_SWITCH
 _LIBRARY: Final = "libnvidia-ml.so.1"
 _LARGEST: Final = 1 << 62  # the driver writes 2^64 - 1, and 2^63 - 1, for "not available"
+_MOST: Final = {"_percent": 100, "_ppm": 1_000_000}
 _NO_INSTANCE: Final = 0xFFFFFFFF  # nvmlProcessInfo_t: not on a MIG device
 # Facts on processes that a device may lack, as it may lack a quantity.
 _ENERGY: Final = "energy"
+_GPM: Final = "gpm"
 _PROCESSES: Final = "processes"
 _PROCESS_UTILIZATION: Final = "process_utilization"
 
@@ -130,6 +133,7 @@ class Nvml:
         self._reports_processes = not own_pid_namespace
         self._nvml = _binding()
         self._devices: dict[str, _Device] = {}
+        self._gpm = Gpm(self._nvml)
         self.lost = 0  # GPUs that list_devices found and that do not answer
         try:
             self._nvml.nvmlInit()
@@ -138,6 +142,7 @@ class Nvml:
 
     def close(self) -> None:
         """Let the driver go."""
+        self._gpm.close()
         try:
             self._nvml.nvmlShutdown()
         except self._nvml.NVMLError:
@@ -173,6 +178,7 @@ class Nvml:
         for uuid, device in self._devices.items():
             if uuid in before:
                 device.utilization_since = before[uuid].utilization_since
+        self._gpm.keep(self._devices.keys())
         return [device.seen for device in self._devices.values()]
 
     def _describe(self, handle: Handle, index: int, driver: str, now_ns: int) -> _Device:
@@ -261,6 +267,7 @@ class Nvml:
         for call in CALLS:
             if call.instead_of is None or call.instead_of in device.lacking_fields:
                 self._ask(device, call, values)
+        self._ask_gpm(device, values, now_ns)
         processes = self._processes(device) if self._reports_processes else ()
         return DeviceReadings(time_ns=now_ns, uuid=uuid, values=values, processes=processes)
 
@@ -323,8 +330,21 @@ class Nvml:
             else:
                 self._keep(values, quantity, int(getattr(answer.value, MEMBERS[answer.valueType])))
 
+    def _ask_gpm(self, device: _Device, values: dict[Quantity, int], now_ns: int) -> None:
+        """Of a GPU that is divided (MIG) nothing: its parts are others'."""
+        if _GPM in device.lacking or device.seen.mig:
+            return
+        try:
+            answers = self._gpm.read(device.seen.uuid, device.handle, now_ns)
+        except self._nvml.NVMLError as error:
+            device.lacking |= self._lacking(device, (_GPM,), error)
+            return
+        for quantity, value in answers.items():
+            self._keep(values, quantity, value)
+
     def _keep(self, values: dict[Quantity, int], quantity: Quantity, value: int) -> None:
-        if not 0 <= value < _LARGEST or (value > 100 and quantity.endswith("_percent")):
+        most = next((most for unit, most in _MOST.items() if quantity.endswith(unit)), _LARGEST - 1)
+        if not 0 <= value <= most:
             self._counters["implausible"] += 1
         else:
             values[quantity] = value

@@ -137,4 +137,13 @@ CALLS: Final = (
         Quantity.PCIE_TRANSMITTED_KB_PER_S, Quantity.PCIE_TRANSMITTED_BYTES, "NVML_PCIE_UTIL_TX_BYTES"
     ),
 )
+# Quantity → metric of nvmlGpmMetricsGet, and what one of its units is: percent, MiB/s.
+GPM: Final[Mapping[Quantity, tuple[str, int]]] = {
+    Quantity.SM_UTILIZATION_PPM: ("NVML_GPM_METRIC_SM_UTIL", 10_000),
+    Quantity.SM_OCCUPANCY_PPM: ("NVML_GPM_METRIC_SM_OCCUPANCY", 10_000),
+    Quantity.TENSOR_UTILIZATION_PPM: ("NVML_GPM_METRIC_ANY_TENSOR_UTIL", 10_000),
+    Quantity.DRAM_UTILIZATION_PPM: ("NVML_GPM_METRIC_DRAM_BW_UTIL", 10_000),
+    Quantity.NVLINK_RECEIVED_BYTES_PER_S: ("NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC", 1 << 20),
+    Quantity.NVLINK_TRANSMITTED_BYTES_PER_S: ("NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC", 1 << 20),
+}
 OF_MIG: Final = tuple(call for call in CALLS if Quantity.MEMORY_USED_BYTES in call.quantities)

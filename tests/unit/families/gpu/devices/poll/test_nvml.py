@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from otelgpu.families.gpu.devices.poll.nvml import REASONS, LostError, Nvml, UnavailableError
-from otelgpu.families.gpu.devices.poll.questions import CALLS, FIELDS
+from otelgpu.families.gpu.devices.poll.questions import CALLS, FIELDS, GPM
 from otelgpu.model.devices import NO_INDEX, DeviceReadings, ProcessReading, Quantity
 from tests.unit.families.gpu.devices.nvml_script import EVERYTHING, SIZE, UUID, Script
 
@@ -88,7 +88,7 @@ def test_every_quantity_is_read(script: Script) -> None:
 
 
 def test_every_quantity_has_a_question() -> None:
-    asked = {quantity for call in CALLS for quantity in call.quantities} | FIELDS.keys()
+    asked = {quantity for call in CALLS for quantity in call.quantities} | FIELDS.keys() | GPM.keys()
     assert asked == set(Quantity)
 
 
