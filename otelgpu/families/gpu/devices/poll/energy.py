@@ -43,6 +43,12 @@ class Pace:
             if asleep:
                 self._changed.notify()
 
+    def begin(self) -> None:
+        """The slow reading is due now, whenever the last one was."""
+        with self._changed:
+            self._began_s = None
+            self._changed.notify()
+
     def stop(self) -> None:
         """No more."""
         with self._changed:

@@ -19,6 +19,7 @@ class GpuPoller:
     def __init__(self, interval_s: float) -> None:
         self._poller = DevicePoller(interval_s)
         self._follower = DeviceFollower()
+        self._users: Set[int] = frozenset()
         self._poller.start()
 
     @property
@@ -28,6 +29,9 @@ class GpuPoller:
 
     def collect(self, now_ns: int, users: Set[int]) -> list[Input]:
         """What was read, and what is new of the devices of ``users``."""
+        if users - self._users:
+            self._poller.want()
+        self._users = frozenset(users)
         devices = self._poller.collect(now_ns)
         self._follower.take(devices)
         return [*devices, *self._follower.follow(users, now_ns)]

@@ -57,7 +57,8 @@ REASONS: Final = Reasons(
     {
         "binding_missing": "the Python package nvidia-ml-py is not installed; no GPU is read",
         "library_missing": "there is no libnvidia-ml.so.1: no NVIDIA driver, or a container without its `utility` part",
-        "driver_not_loaded": "the NVIDIA kernel driver is not loaded; tried again every minute",
+        "driver_not_loaded": "the NVIDIA kernel driver is not loaded; tried again every minute, and when a process "
+        "comes that uses a GPU",
         "driver_changed": "the driver was replaced while its library was in use; restart otelgpu",
         "no_permission": "the driver refuses to answer; of one quantity: it is left out",
         "unavailable": "the driver's library answers with another error, which the log names; tried again every minute",

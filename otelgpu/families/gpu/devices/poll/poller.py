@@ -30,6 +30,9 @@ INTERVAL_S: Final = 10.0
 RETRY_NS: Final = 60_000_000_000
 """Between two attempts to open NVML, and between two looks at which devices there are."""
 
+SOON_NS: Final = 5_000_000_000
+"""Between two attempts where processes come that use a GPU, and none can be read: a driver may load just then."""
+
 READY: Final = 4096  # inputs that wait to be collected: a quarter of an hour of 64 GPUs that nobody collects
 
 _HOST_PID_NAMESPACE: Final = "pid:[4026531836]"  # PROC_PID_INIT_INO of include/linux/proc_ns.h
@@ -92,10 +95,24 @@ class DeviceWatch:
         self._unnamed = 0  # GPUs that were lost before they reported their uuid
         self._reason = ""  # why NVML could not be used the last time
         self._look_ns = 0  # when to look again at what there is
+        self._looked_ns = -SOON_NS
+        self._is_wanted = False  # a process has come that uses a GPU
+
+    @property
+    def is_blind(self) -> bool:
+        """Whether no device is known."""
+        return not self._known
+
+    def want(self) -> None:
+        """A process has come that uses a GPU, said from any thread: while blind, look again soon."""
+        self._is_wanted = True
 
     def poll(self, now_ns: int) -> list[DeviceInput]:
         """Everything as of now."""
-        looks = now_ns >= self._look_ns
+        soon = self._is_wanted and self.is_blind and now_ns >= self._looked_ns + SOON_NS
+        looks = soon or now_ns >= self._look_ns
+        if looks:
+            self._is_wanted, self._looked_ns = False, now_ns
         if self._nvml is None and not looks:
             return []
         try:
@@ -192,8 +209,9 @@ class DevicePoller:
     def __init__(self, interval_s: float = INTERVAL_S, watch: DeviceWatch | None = None) -> None:
         self.interval_s = interval_s
         self._pace = Pace(lambda: self.interval_s)
+        self._watch = watch or DeviceWatch()
         self._polled = Polled(
-            SampledWatch(watch or DeviceWatch(), self._pace),
+            SampledWatch(self._watch, self._pace),
             "otelgpu-devices",
             self._pace.wait,
             room=READY,
@@ -222,6 +240,12 @@ class DevicePoller:
     def hasten(self) -> None:
         """Somebody waits for what the GPUs use."""
         self._pace.hasten()
+
+    def want(self) -> None:
+        """A process has come that uses a GPU: where none could be read, try again."""
+        if self._watch.is_blind:
+            self._watch.want()
+            self._pace.begin()
 
     def collect(self, now_ns: int) -> list[DeviceInput]:
         """What was learnt since the last call. ``now_ns``: CLOCK_MONOTONIC."""

@@ -67,6 +67,14 @@ def test_who_hastens_has_it_read_in_short_intervals_for_a_while(paced: tuple[Pac
     assert [at_s for at_s, whole in found if whole] == [10]
 
 
+def test_a_slow_reading_that_is_brought_forward_begins_a_new_interval(paced: tuple[Pace, Clock]) -> None:
+    pace, clock = paced
+    assert pace.wait(0.0) and pace.begin_slow()
+    clock.now_s = 4.0
+    pace.begin()
+    assert turns(pace, clock, 25) == [(4, True), (14, True), (24, True)]
+
+
 def test_a_thread_that_sleeps_is_woken_by_haste_and_by_the_end() -> None:
     pace, turned = Pace(lambda: 3600.0), threading.Semaphore(0)
 

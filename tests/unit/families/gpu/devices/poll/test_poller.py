@@ -7,13 +7,15 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from otelgpu.families.gpu.devices.poll import gpus
 from otelgpu.families.gpu.devices.poll import poller as device_poller
 from otelgpu.families.gpu.devices.poll.nvml import Nvml
-from otelgpu.families.gpu.devices.poll.poller import RETRY_NS, DevicePoller, DeviceWatch
+from otelgpu.families.gpu.devices.poll.poller import RETRY_NS, SOON_NS, DevicePoller, DeviceWatch
 from otelgpu.model.devices import DeviceGone, DeviceInput, DeviceReadings, DeviceSeen, EnergyRead, Quantity
 from otelgpu.processes.polling import STUCK_NS
 from tests.unit.families.gpu.devices.nvml_script import UUID, Script
@@ -148,6 +150,52 @@ def test_a_driver_that_is_reloaded_is_opened_again_a_minute_later(script: Script
         ("readings", FIRST, 51),
         ("seen", FIRST, "NVIDIA H200"),
     ]
+
+
+def test_a_process_that_uses_a_gpu_has_a_blind_watch_look_again_soon(
+    script: Script, watch: DeviceWatch
+) -> None:
+    script.line("fail nvmlInitWithFlags 9")
+    tried = opens_of(watch)
+    assert watch.poll(NOW) == []
+    for _ in range(100):  # however many come
+        watch.want()
+        assert watch.poll(NOW + SOON_NS - 1) == []
+    assert watch.is_blind and len(tried) == 1
+    script.restart().gpu(0, temperature=50)
+    assert outline(watch.poll(NOW + SOON_NS)) == [("readings", FIRST, 50), ("seen", FIRST, "NVIDIA H200")]
+    assert not watch.is_blind
+
+
+def test_who_knows_a_gpu_does_not_look_again_for_each_process(script: Script, watch: DeviceWatch) -> None:
+    script.gpu(0, temperature=50)
+    watch.poll(NOW)
+    script.gpu(1, temperature=60)
+    watch.want()
+    assert outline(watch.poll(NOW + SOON_NS)) == [("readings", FIRST, 50)]
+    assert ("readings", SECOND, 60) in outline(watch.poll(NOW + RETRY_NS))
+
+
+def test_the_poller_is_told_once_of_each_process_that_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[int] = []
+    none = SimpleNamespace(start=lambda: None, want=lambda: told.append(1), collect=lambda now_ns: [])
+    monkeypatch.setattr(gpus, "DevicePoller", lambda interval_s: none)
+    poller = gpus.GpuPoller(10.0)
+    for users in (set(), {7}, {7}, {7, 8}, {8}, {7, 8}):
+        poller.collect(NOW, users)
+    assert len(told) == 3
+
+
+def test_a_blind_poller_asks_at_once_when_a_process_comes(script: Script) -> None:
+    script.line("fail nvmlInitWithFlags 9")
+    poller = DevicePoller(3600.0, DeviceWatch(opening()))
+    poller.start()
+    poller._polled.wait_for_first(10.0)
+    poller._watch._looked_ns -= SOON_NS
+    script.restart().gpu(0)
+    poller.want()
+    assert isinstance(collected(poller, 1)[0], DeviceSeen)
+    poller.stop()
 
 
 def test_what_keeps_nvml_from_opening_is_tried_slowly_and_said_once(
