@@ -16,6 +16,7 @@ from typing import Final
 
 from msgspec import structs
 
+from otelgpu.cli.asked_server import AskedServer
 from otelgpu.cli.model_files import FoundModel, find_model
 from otelgpu.diagnose.utilization.devices import DeviceUse, device_uses
 from otelgpu.diagnose.utilization.job_facts import LONGEST_VALUE, libraries_of
@@ -27,6 +28,7 @@ from otelgpu.diagnose.utilization.job_processes import (
     interactive_by,
 )
 from otelgpu.diagnose.utilization.model_places import VARIABLES
+from otelgpu.diagnose.utilization.served_models import PATH as SERVED
 from otelgpu.families.gpu.devices.poll.nvml import REASONS
 from otelgpu.families.gpu.devices.poll.poller import DevicePoller
 from otelgpu.kernel import clock
@@ -36,6 +38,8 @@ from otelgpu.processes.maps import distinct_files, read_maps
 from otelgpu.render.page_columns import clean
 
 EVERY_S: Final = 0.5
+ASK_S: Final = 3.0
+"""Between two questions to a server that has not answered: it may load its model still."""
 MOST_PROCESSES: Final = 256
 _MOST_BYTES: Final = 1 << 20
 _MOST_FILES: Final = 1024
@@ -44,9 +48,9 @@ _TERMINAL: Final = re.compile(r"/dev/(pts/\d+|tty\w*)")
 
 
 class JobWatch:
-    """From :meth:`start` to :meth:`stop`; ``pids`` and their descendants."""
+    """From :meth:`start` to :meth:`stop`; ``pids`` and their descendants. ``server``: of theirs, None: not to ask."""
 
-    def __init__(self, proc: Path = Path("/proc")) -> None:
+    def __init__(self, proc: Path = Path("/proc"), server: AskedServer | None = None) -> None:
         self.pids: list[int] = []
         self.processes: dict[int, JobProcess] = {}
         self.begin_ns = 0
@@ -56,6 +60,8 @@ class JobWatch:
         self._poller = DevicePoller(EVERY_S)
         self.model: FoundModel | None = None  # the first that a command names
         self._commands: dict[int, tuple[str, ...]] = {}  # that were looked through for one
+        self._server = server
+        self._asked_s = -ASK_S
         self._inputs: list[DeviceInput] = []
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="otelgpu-job", daemon=True)
@@ -87,6 +93,16 @@ class JobWatch:
         """Why there is none, where it is known."""
         return next((REASONS[reason] for reason in self._poller.counters if reason in REASONS), "")
 
+    def server_note(self) -> str:
+        """Why what the server said is of no use; "" where it is, or nobody asks."""
+        server = self._server
+        if server is None or (self.model is not None and self.model.by == SERVED):
+            return ""
+        if not server.models:
+            return f"{server.url}: {server.problem}"
+        names = " or ".join(clean(each.name)[:LONGEST_VALUE] for each in server.models)
+        return f"{server.url} serves {names}, and no process of the job has its config.json"
+
     def _run(self) -> None:
         while True:
             self._look()
@@ -94,6 +110,7 @@ class JobWatch:
                 return
 
     def _look(self) -> None:
+        self._ask()
         for pid in [*self.pids, *descendants(*self.pids, proc=self._proc)][:MOST_PROCESSES]:
             now = read_process(pid, proc=self._proc)
             if now is None:
@@ -110,13 +127,25 @@ class JobWatch:
             )
         self._inputs += self._poller.collect(clock.monotonic_ns())
 
+    def _ask(self) -> None:
+        """The server, until it has answered."""
+        server, now_s = self._server, time.monotonic()
+        if server is None or server.models or now_s < self._asked_s + ASK_S:
+            return
+        server.ask()
+        self._asked_s = time.monotonic()
+        if server.models:  # which is better than what a command says
+            self.model = None
+            self._commands.clear()
+
     def _look_for_model(self, pid: int) -> None:
         facts = describe(pid, proc=self._proc) if self.model is None else None
         if facts is None or self._commands.get(pid) == facts.command:
             return
         self._commands[pid] = facts.command
         variables = _environ(self._proc / str(pid), VARIABLES)
-        self.model = find_model(pid, facts.command, variables, proc=self._proc)
+        served = self._server.models if self._server is not None else ()
+        self.model = find_model(pid, facts.command, variables, served=served, proc=self._proc)
 
 
 def read_process(pid: int, *, proc: Path = Path("/proc")) -> JobProcess | None:

@@ -7,7 +7,7 @@ regular, and no more than so much of it is read.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -32,7 +32,7 @@ _LARGEST_REFERENCE: Final = 64
 
 
 class FoundModel(Struct, frozen=True, kw_only=True):
-    """``path``: as the process sees it; ``by``: the option of its command that names the model."""
+    """``path``: as the process sees it; ``by``: what names the model: an option of its command, or its answer."""
 
     pid: int
     path: str
@@ -64,16 +64,20 @@ def given_model(path: Path) -> ModelShape:
 
 
 def find_model(
-    pid: int, command: tuple[str, ...], variables: Mapping[str, str], *, proc: Path = Path("/proc")
+    pid: int,
+    command: tuple[str, ...],
+    variables: Mapping[str, str],
+    *,
+    served: Sequence[NamedModel] = (),
+    proc: Path = Path("/proc"),
 ) -> FoundModel | None:
-    """What a process's command names, where it can be read and is a decoder's; else None."""
-    model = named_model(command)
-    if model is None:
-        return None
-    for path in _places(pid, model, variables, proc):
-        with suppress(OSError, UnknownShape):
-            shape = parse_model(_read(proc, pid, path, LARGEST_BYTES))
-            return FoundModel(pid=pid, path=path, by=model.by, serves=model.serves, shape=shape)
+    """What is ``served``, else what a process's command names, where it can be read and is a decoder's; else None."""
+    named = named_model(command)
+    for model in (*served, *((named,) if named is not None else ())):
+        for path in _places(pid, model, variables, proc):
+            with suppress(OSError, UnknownShape):
+                shape = parse_model(_read(proc, pid, path, LARGEST_BYTES))
+                return FoundModel(pid=pid, path=path, by=model.by, serves=model.serves, shape=shape)
     return None
 
 

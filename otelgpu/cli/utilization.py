@@ -17,6 +17,7 @@ import click
 import msgspec
 from msgspec import structs
 
+from otelgpu.cli.asked_server import AskedServer, asked_server
 from otelgpu.cli.batch import BatchRun, batch_command
 from otelgpu.cli.file_or_program import (
     FileOrProgram,
@@ -89,6 +90,12 @@ LONGEST_LINE: Final = 64 << 20
     "job's command names).",
 )
 @click.option(
+    "--ask-server",
+    metavar="URL",
+    callback=asked_server,
+    help="Ask the job's server, on loopback (http://127.0.0.1:8000), for the model that it serves: GET /v1/models.",
+)
+@click.option(
     "--tokens-per-step",
     type=click.IntRange(min=1, max=1 << 40),
     metavar="N",
@@ -124,6 +131,7 @@ def utilization(
     pids: tuple[int, ...],
     duration: float | None,
     model_config: Path | None,
+    ask_server: AskedServer | None,
     tokens_per_step: int | None,
     tokens_per_second: float | None,
     context: int,
@@ -149,12 +157,15 @@ def utilization(
     Examples:
       otelgpu diagnose utilization -p 4242
       otelgpu diagnose utilization -p 4242 -d 60 --model-config config.json --tokens-per-step 16384
+      otelgpu diagnose utilization -p 4242 --ask-server http://127.0.0.1:8000 --tokens-per-second 3000
       otelgpu diagnose utilization -o report.html -- python train.py
       otelgpu diagnose utilization profile.jsonl --json
     """
     program = program_of(files, pids, duration)
     if files and model_config is None and (tokens_per_step or tokens_per_second or context or inference):
         raise click.UsageError("tokens, context and --inference of a FILE need --model-config")
+    if ask_server is not None and (files or model_config is not None):
+        raise click.UsageError("--ask-server is for what runs, and without --model-config")
     if flops and files:
         raise click.UsageError("--flops is for what runs: it takes probes on cuBLAS")
     if output is not None:
@@ -173,7 +184,7 @@ def utilization(
         job, title = _recorded(files[0], config), files[0].name
     else:
         with _to_watch(config, flops=flops) as config:
-            job, title, model = _watch(config, pids, program, duration)
+            job, title, model = _watch(config, pids, program, duration, ask_server)
         workload = workload or _work_of(model, work)
         job.products = job.products if flops else None
     job.workload, job.peaks = workload, installed_peaks()
@@ -275,9 +286,13 @@ def _span(seen: Observations) -> tuple[int, int]:
 
 
 def _watch(
-    config: Config, pids: tuple[int, ...], program: tuple[str, ...], seconds: float | None
+    config: Config,
+    pids: tuple[int, ...],
+    program: tuple[str, ...],
+    seconds: float | None,
+    server: AskedServer | None,
 ) -> tuple[Job, str, FoundModel | None]:
-    watch = JobWatch()
+    watch = JobWatch(server=server)
     found: list[tuple[Job, str, FoundModel | None]] = []
 
     def finish(request: Request, memory: MemoryExporter, what: str) -> None:
@@ -314,6 +329,7 @@ def _job(watch: JobWatch, memory: MemoryExporter) -> Job:
         processes=watch.processes,
         devices=watch.devices(),
         device_note=watch.device_note(),
+        server_note=watch.server_note(),
         rejected=rejected,
         lost=lost_of(memory.losses, beyond=_not_kept(rejected) + memory.stats()["spans_lost_memory_full"]),
     )

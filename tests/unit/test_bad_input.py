@@ -149,6 +149,11 @@ CASES: Final = (
         ("diff", "a", "b", "--json"), "--json is for two jobs", 2, {}, {"a": "main;f 1\n", "b": "main;f 2\n"}
     ),
     usage("diagnose utilization one --flops", "--flops is for what runs"),
+    usage("diagnose utilization one --ask-server http://127.0.0.1:8000", "--ask-server is for what runs"),
+    usage("diagnose utilization -p 1 --ask-server http://10.0.0.1", "only a server on this host's loopback"),
+    usage("diagnose utilization -p 1 --ask-server 127.0.0.1:8000", "give it as http://127.0.0.1:8000"),
+    usage("diagnose utilization -p 1 --ask-server http://127.0.0.1:99999", "no URL: Port out of range"),
+    usage("diagnose utilization -p 1 --ask-server http://[::1]/a%0d", "its path has other characters"),
     setting(
         "diagnose utilization one --model-config none.json",
         "cannot read none.json: No such file or directory",

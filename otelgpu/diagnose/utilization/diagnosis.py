@@ -61,6 +61,7 @@ class Job(Struct, kw_only=True):
     processes: Mapping[int, JobProcess] | None = None
     devices: Sequence[DeviceUse] | None = None
     device_note: str = ""
+    server_note: str = ""
     peaks: Sequence[Peak] = ()
     workload: Workload | None = None
     rejected: Mapping[str, int] = {}
@@ -388,6 +389,8 @@ def _limits(job: Job, judged: Sequence[Judged], devices: Sequence[DeviceUse]) ->
             "device times were not measured: while the host launches or waits for the device it is taken for busy, and "
             "without NVML's utilisation also after launches that nobody has waited for"
         )
+    if job.server_note:
+        limits.append(job.server_note)
     if job.processes is None:
         limits.append("from a file: libraries, terminals and settings of the processes are not known")
     if not job.devices:

@@ -30,7 +30,7 @@ _LONGEST: Final = 1024
 
 
 class NamedModel(Struct, frozen=True, kw_only=True):
-    """``name``: folder or repository; ``by``: the option that has it; ``serves``: the program answers requests."""
+    """``name``: folder or repository; ``by``: what has it, an option or an answer; ``serves``: it answers requests."""
 
     name: str
     by: str
@@ -50,12 +50,17 @@ def named_model(command: Sequence[str]) -> NamedModel | None:
         at = command.index("serve") + 1
         if at < len(command) and not command[at].startswith("-"):
             name, by = command[at], "serve"
-    if not name or len(name) > _LONGEST or "\0" in name or not name.isprintable():
+    if not is_name(name):
         return None
     revision = _value(command, "--revision")
     return NamedModel(
         name=name, by=by, revision=revision if _REVISION.fullmatch(revision) else "main", serves=serves
     )
+
+
+def is_name(text: str) -> bool:
+    """Whether it may be a folder's or a repository's."""
+    return 0 < len(text) <= _LONGEST and text.isprintable()
 
 
 def _value(command: Sequence[str], option: str) -> str:

@@ -1,0 +1,120 @@
+"""A server of the job is asked what it serves: the one place where ``diagnose`` sends something to the observed.
+
+Only where ``--ask-server`` has its address, only on this host's loopback, and with one request that a client may send
+at any time: ``GET /v1/models``, as HTTP/1.0 (RFC 1945), so that the answer ends with the connection.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from collections.abc import Sequence
+from ipaddress import ip_address
+from typing import Final
+from urllib.parse import urlsplit
+
+import click
+
+from otelgpu.diagnose.utilization.model_places import NamedModel
+from otelgpu.diagnose.utilization.served_models import PATH, served_models
+
+SECONDS: Final = 1.0
+"""For connection and answer together."""
+LARGEST_BYTES: Final = 1 << 18
+"""Of an answer with its headers."""
+_PREFIX: Final = re.compile(r"[\w.~/-]{0,256}", re.ASCII)
+_STATUS: Final = re.compile(rb"HTTP/1\.[01] (\d{3})\b")
+_LENGTH: Final = re.compile(rb"^content-length:[ \t]*(\d{1,9})[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
+
+
+class AskedServer:
+    """``models``: what it said; ``problem``: why there are none yet."""
+
+    def __init__(self, url: str) -> None:
+        """Raises ValueError, with what is wrong, of what is no address of a server on loopback."""
+        try:
+            parts = urlsplit(url)
+            port = parts.port or 80
+        except ValueError as error:
+            raise ValueError(f"no URL: {error}") from error
+        host, prefix = parts.hostname or "", parts.path.rstrip("/").removesuffix(PATH).removesuffix("/v1")
+        if parts.scheme != "http" or parts.query or parts.fragment or "@" in parts.netloc:
+            raise ValueError("give it as http://127.0.0.1:8000")
+        if not _PREFIX.fullmatch(prefix):
+            raise ValueError("its path has other characters than letters, digits and /._~-")
+        if not _is_loopback(host):
+            raise ValueError("only a server on this host's loopback is asked: http://127.0.0.1:8000")
+        self.url = url
+        self.models: Sequence[NamedModel] = ()
+        self.problem = "it was not asked"
+        self._address = "127.0.0.1" if host == "localhost" else host, port
+        lines = f"GET {prefix}{PATH} HTTP/1.0", f"Host: {parts.netloc}", "Accept: application/json", "", ""
+        self._request = "\r\n".join(lines).encode()
+
+    def ask(self) -> None:
+        """Once, for at most :data:`SECONDS`; what goes wrong is the problem."""
+        try:
+            answer = self._answer(time.monotonic() + SECONDS)
+        except OSError as error:
+            self.problem = error.strerror or str(error)
+            return
+        status = _STATUS.match(answer)
+        head, _, body = answer.partition(b"\r\n\r\n")
+        if status is None:
+            self.problem = "it does not speak HTTP"
+        elif status[1] != b"200":
+            asks = ": it asks for a key" if status[1] in (b"401", b"403") else ""
+            self.problem = f"{PATH} answers {status[1].decode()}{asks}"
+        elif models := served_models(body):
+            self.models = models
+        else:
+            self.problem = f"{PATH} names no model" + (", its answer is cut" if _is_cut(head, body) else "")
+
+    def _answer(self, until_s: float) -> bytes:
+        """All that comes in time, and no more than is read of it. Raises OSError."""
+        found = bytearray()
+        with socket.create_connection(self._address, timeout=SECONDS) as connection:
+            connection.sendall(self._request)
+            while len(found) < LARGEST_BYTES and not _is_whole(found):
+                left_s = until_s - time.monotonic()
+                if left_s <= 0:
+                    raise TimeoutError(f"no answer within {SECONDS:g} s")
+                connection.settimeout(left_s)
+                try:
+                    part = connection.recv(min(1 << 16, LARGEST_BYTES - len(found)))
+                except TimeoutError as error:
+                    raise TimeoutError(f"no answer within {SECONDS:g} s") from error
+                if not part:
+                    break
+                found += part
+        return bytes(found)
+
+
+def asked_server(_context: click.Context, _parameter: click.Parameter, url: str | None) -> AskedServer | None:
+    """Of an option. Raises :class:`click.BadParameter`."""
+    try:
+        return AskedServer(url) if url is not None else None
+    except ValueError as error:
+        raise click.BadParameter(f"{url!r}: {error}") from error
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _is_whole(answer: bytes | bytearray) -> bool:
+    """By its length; an answer without one ends with the connection."""
+    head, end, body = answer.partition(b"\r\n\r\n")
+    length = _LENGTH.search(head) if end else None
+    return length is not None and len(body) >= int(length[1])
+
+
+def _is_cut(head: bytes, body: bytes) -> bool:
+    length = _LENGTH.search(head)
+    return len(head) + 4 + len(body) >= LARGEST_BYTES or (length is not None and len(body) < int(length[1]))
