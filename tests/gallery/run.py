@@ -84,8 +84,10 @@ def control_group(case: Case, folder: str) -> Iterator[list[str]]:
     device = os.stat(folder).st_dev
     number, rate = f"{os.major(device)}:{os.minor(device)}", case.read_mb_per_s * 1_000_000
     if case.quota:
-        v1 = {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": str(round(case.quota * 100_000))}
-        kind, v2 = "cpu", {"cpu.max": f"{round(case.quota * 100_000)} 100000"}
+        # The most shares there are: niceness counts inside a group, and others outside are not to hold it back.
+        quota = str(round(case.quota * 100_000))
+        v1 = {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": quota, "cpu.shares": "262144"}
+        kind, v2 = "cpu", {"cpu.max": f"{quota} 100000", "cpu.weight": "10000"}
     elif rate:
         kind, v1, v2 = (
             "blkio",

@@ -28,7 +28,7 @@ RIVALS: Final = 0.5
 def throttled(found: Sequence[Activity], around: Surroundings | None) -> list[Activity]:
     """Waits for a CPU are the quota's where the control group was held back for a good part of them.
 
-    Or in a good part of its periods: kernels count less time than was waited (Linux 6.18 a third of it).
+    Or in a good part of its periods: where others run as well, time that it waits for them makes its quota last.
     Where others ran as well, the longest are: who has used up a quota waits for the next period (100 ms), who competes
     for a slice of a scheduler (some 3 ms for each rival).
     """

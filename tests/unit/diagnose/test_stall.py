@@ -411,7 +411,7 @@ def test_of_waits_for_a_cpu_the_longest_are_the_quotas_where_others_ran_too() ->
 def test_a_quota_that_is_spent_in_most_periods_is_the_cause_of_all_waits(
     periods: int, causes: list[str]
 ) -> None:
-    """The kernel counts less time than was waited: all waits are as long, and which are the quota's cannot be told."""
+    """Less time is counted than was waited: all waits are as long, and which are the quota's cannot be told."""
     made = Timeline()
     for _step in range(40):
         made.work(20)
