@@ -209,12 +209,14 @@ def test_while_clickhouse_is_away_what_came_is_kept(tmp_path: Path) -> None:
         collector, port = running.collector, running.ports["backends/clickhouse.yaml"]
         refused = f"dial tcp 127.0.0.1:{port}: connect: connection refused"
         wait_for(
-            lambda: collector.process.said().count(refused) >= 2, "a refusal of spans and one of metrics"
+            lambda: collector.process.said().count(refused) >= 3,
+            "a refusal of spans, of metrics and of events",
         )
         collector.stop()
     stored = b"".join(path.read_bytes() for path in collector.storage.iterdir() if path.is_file())
     assert SPAN.encode() in stored
     assert METRIC.encode() in stored
+    assert EVENT.encode() in stored
 
 
 def test_a_profile_arrives_whole(tmp_path: Path) -> None:
