@@ -33,3 +33,14 @@ class SwitchesRead(Struct, frozen=True, kw_only=True):
     """All that there are on the node, as of now."""
 
     switches: Annotated[tuple[PodSwitch, ...], Meta(max_length=MOST_PODS)] = ()
+
+
+class SwitchesWritten(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The file of ``otelgpu watch-pods``, JSON.
+
+    ``switches``: all that there are, absent while the API server has not answered yet, which withdraws none.
+    ``failures``: tries to list or watch that failed since ``watch-pods`` began.
+    """
+
+    switches: Annotated[tuple[PodSwitch, ...], Meta(max_length=MOST_PODS)] | None = None
+    failures: Annotated[int, Meta(ge=0, le=1 << 40)] = 0

@@ -70,18 +70,27 @@ class ApiServer:
         self._secure, self._host = parts.scheme == "https", parts.hostname
         self._port = port or (443 if self._secure else 80)
 
+    def check(self) -> None:
+        """Read what is needed to ask. Raises :class:`OtelgpuError` where a file of the place cannot be read."""
+        self._connect(_TIMEOUT_S).close()
+        self._authorization()
+
     def list(self) -> tuple[list[Metadata], str]:
         """All pods of the node, and the version that they are of. Raises :class:`Unreachable`."""
         found: list[Metadata] = []
         options: dict[str, Any] = {"limit": _PAGE}
         while True:
             with closing(self._connect(_TIMEOUT_S)) as connection:
-                content = self._ask(connection, options, _LIST).read(LARGEST + 1)
+                response = self._ask(connection, options, _LIST)
+                try:
+                    content = response.read(LARGEST + 1)
+                except (OSError, HTTPException) as error:
+                    raise Unreachable(f"the list of the API server broke off: {error}") from error
             if len(content) > LARGEST:
                 raise Unreachable(f"the API server's list has more than {LARGEST:,} bytes")
             try:
                 page = msgspec.json.decode(content, type=Page)
-            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
                 raise Unreachable(f"the API server's list is none of pods: {error}") from error
             found += [each.metadata for each in page.items]
             if not page.metadata.next:
@@ -107,7 +116,7 @@ class ApiServer:
                     if seen.type == "ERROR":
                         raise Expired  # whatever it is, a new list says how things are
                     pod = msgspec.json.decode(seen.object, type=Pod)
-                except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
                     raise Unreachable(f"the API server's watch says what is no event: {error}") from error
                 yield seen.type, pod.metadata
 
@@ -133,12 +142,7 @@ class ApiServer:
 
     def _ask(self, connection: HTTPConnection, options: dict[str, Any], accepted: str) -> HTTPResponse:
         query = urlencode({"fieldSelector": f"spec.nodeName={self._node}", **options})
-        headers = {"Accept": accepted, "User-Agent": "otelgpu"}
-        if self._place.token is not None:
-            try:
-                headers["Authorization"] = f"Bearer {self._place.token.read_text().strip()}"
-            except (OSError, UnicodeDecodeError) as error:
-                raise OtelgpuError(f"cannot read the token {self._place.token}: {error}") from error
+        headers = {"Accept": accepted, "User-Agent": "otelgpu", **self._authorization()}
         try:
             connection.request("GET", f"/api/v1/pods?{query}", headers=headers)
             response = connection.getresponse()
@@ -147,6 +151,8 @@ class ApiServer:
             said = printable(response.read(4096).decode(errors="replace"))[:_SHOWN]
         except (OSError, HTTPException) as error:
             raise Unreachable(f"the API server does not answer: {error}") from error
+        except ValueError as error:  # of http.client: a header that is none
+            raise OtelgpuError(f"{self._place.token} holds no token") from error
         if response.status == _GONE:
             raise Expired
         hint = {
@@ -156,3 +162,11 @@ class ApiServer:
         raise Unreachable(
             f"the API server refuses ({response.status}): {said}", hint.get(response.status, "")
         )
+
+    def _authorization(self) -> dict[str, str]:
+        if self._place.token is None:
+            return {}
+        try:
+            return {"Authorization": f"Bearer {self._place.token.read_text().strip()}"}
+        except (OSError, UnicodeDecodeError) as error:
+            raise OtelgpuError(f"cannot read the token {self._place.token}: {error}") from error

@@ -7,6 +7,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -15,10 +16,10 @@ import msgspec
 
 from otelgpu.cli.headings import HeadedCommand
 from otelgpu.cli.logs import say
-from otelgpu.cli.pod_watch.api_server import ApiServer, Expired, Place, Unreachable
+from otelgpu.cli.pod_watch.api_server import ApiServer, Expired, Place
 from otelgpu.cli.pod_watch.metadata import Metadata, switch_of
 from otelgpu.errors import OtelgpuError
-from otelgpu.model.switches import MOST_PODS, PodSwitch, SwitchesRead
+from otelgpu.model.switches import MOST_PODS, PodSwitch, SwitchesWritten
 
 _log = logging.getLogger("otelgpu.cli")
 
@@ -36,12 +37,15 @@ class Switches:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._asked: dict[str, PodSwitch] = {}
+        self._is_listed = False
+        self._failures = 0
         self._written: bytes | None = None
 
     def replace(self, pods: Iterable[Metadata]) -> None:
         """These are all that there are."""
         found = (switch_of(each) for each in pods)
         self._asked = {each.uid: each for each in found if each is not None}
+        self._is_listed = True
         self._write()
 
     def see(self, kind: str, pod: Metadata) -> None:
@@ -53,11 +57,17 @@ class Switches:
             return
         self._write()
 
+    def fail(self) -> None:
+        """A try has failed: the agent counts it."""
+        self._failures += 1
+        self._write()
+
     def _write(self) -> None:
         kept = sorted(self._asked.values(), key=lambda each: each.uid)
         if len(kept) > MOST_PODS:
             _log.warning("%d pods are annotated: %d of them count", len(kept), MOST_PODS)
-        content = msgspec.json.encode(SwitchesRead(switches=tuple(kept[:MOST_PODS])))
+        switches = tuple(kept[:MOST_PODS]) if self._is_listed else None
+        content = msgspec.json.encode(SwitchesWritten(switches=switches, failures=self._failures))
         if content == self._written:
             return
         partial = self._path.with_name(f".{self._path.name}.{os.getpid()}")
@@ -72,7 +82,11 @@ class Switches:
 
 
 def follow(server: ApiServer, switches: Switches, wait: Callable[[float], object]) -> None:
-    """For ever. A server that does not answer is asked again, later and later; what was written stays meanwhile."""
+    """For ever: whoever ended would have its pod not ready, and the agent with it.
+
+    Whatever fails is tried again, later and later, and counted in the file; what pods have asked for stays there
+    meanwhile.
+    """
     pause_s, said = _SHORTEST_S, ""
     while True:
         try:
@@ -87,10 +101,14 @@ def follow(server: ApiServer, switches: Switches, wait: Callable[[float], object
                 wait(pause_s)  # before the next: one that ends at once is not to be asked for without end
         except Expired:
             _log.debug("what was watched from is too long ago")
-        except Unreachable as error:
+        except OtelgpuError as error:
             if str(error) != said:
                 said = str(error)
-                _log.warning("%s", error)
+                _log.warning("%s; it is tried again, at most %d s apart", error, _LONGEST_S)
+            with suppress(
+                OtelgpuError
+            ):  # that it cannot be written has been said, or is the next try's to say
+                switches.fail()
         wait(pause_s * random.uniform(0.5, 1.0))  # so that a thousand nodes do not come back at once
         pause_s = min(2 * pause_s, _LONGEST_S)
 
@@ -155,5 +173,8 @@ def watch_pods(
       otelgpu watch-pods -o s.json --node node-a --server http://127.0.0.1:8001     # kubectl proxy
     """
     place = place_of(server, token, authority, os.environ)
+    api_server = ApiServer(place, node)
+    if server is not None or token is not None or authority is not None:
+        api_server.check()  # what was named is there, or is named wrong; what the kubelet mounts may come later
     say(f"annotations of the pods of {node}, from {place.url} to {output}; Ctrl-C ends it")
-    follow(ApiServer(place, node), Switches(output), time.sleep)
+    follow(api_server, Switches(output), time.sleep)

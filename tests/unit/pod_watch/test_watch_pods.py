@@ -20,7 +20,7 @@ from otelgpu.cli.pod_watch.metadata import Metadata
 from otelgpu.errors import OtelgpuError
 from otelgpu.families.switches.poll.switch_file import SwitchFile
 from otelgpu.model.inputs import Input
-from otelgpu.model.switches import MOST_PODS, SwitchesRead
+from otelgpu.model.switches import MOST_PODS, SwitchesRead, SwitchesWritten
 
 
 def pod(name: str, value: str | None = "all 5m", version: str = "8") -> dict[str, Any]:
@@ -46,6 +46,7 @@ class Played:
         self.watches: list[tuple[int, bytes]] = [(200, b"")]
         self.asked: list[dict[str, str]] = []
         self.headers: list[dict[str, str]] = []
+        self.lists_break = False
         played = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -58,6 +59,9 @@ class Played:
                 answers = played.watches if "watch" in options else played.lists
                 status, content = answers.pop(0) if len(answers) > 1 else answers[0]
                 self.send_response(status)
+                if played.lists_break and "watch" not in options:
+                    self.send_header("Transfer-Encoding", "chunked")
+                    content = b"zz\r\n"
                 self.end_headers()
                 self.wfile.write(content)
 
@@ -180,12 +184,61 @@ def test_a_server_that_does_not_answer_as_it_should_is_asked_later_and_later(
     words: str,
 ) -> None:
     played.lists, played.watches = lists, watches
-    (tmp_path / "f").write_text("as it was")
     texts, pauses = followed(played, tmp_path / "f", 8)
     assert words in caplog.text and "\x1b" not in caplog.text
     assert len(caplog.records) == 1
     assert pauses[-1] > 30 and all(each <= 60 for each in pauses)
-    assert texts[-1] in ("as it was", '{"switches":[]}')
+    assert texts[-1] in ('{"failures":8}', '{"switches":[],"failures":8}')
+
+
+def test_what_cannot_be_read_or_written_is_tried_again_too_and_does_not_end_it(
+    played: Played, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In a pod that has ended the agent would not be ready."""
+    token, folder = tmp_path / "token", tmp_path / "run"
+    texts: list[str] = []
+
+    def wait(_: float) -> None:
+        texts.append((folder / "f").read_text() if (folder / "f").exists() else "")
+        match len(texts):
+            case 1:
+                token.write_text("a\nb: c")
+            case 2:
+                token.write_text("secret")
+            case 3:
+                folder.mkdir()
+            case 5:
+                raise Enough
+
+    played.lists = [(200, page(pod("a")))]
+    server = ApiServer(Place(url=played.url, token=token), "node-a")
+    with pytest.raises(Enough):
+        follow(server, Switches(folder / "f"), wait)
+    assert [each.message.partition(" ")[0] for each in caplog.records] == ["cannot", str(token), "cannot"]
+    assert texts[2] == "" and asked_in(texts[-1]) == {"a": "all 5m"}
+    assert msgspec.json.decode(texts[-1], type=SwitchesWritten).failures == 3
+
+
+def test_a_list_that_breaks_off_is_asked_for_again(
+    played: Played, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    played.lists_break = True
+    texts, _ = followed(played, tmp_path / "f", 2)
+    assert "the list of the API server broke off" in caplog.text
+    assert msgspec.json.decode(texts[-1], type=SwitchesWritten).failures == 2
+
+
+def test_nested_without_end_is_no_answer(played: Played) -> None:
+    deep = b'{"metadata": {"managedFields": [{"fieldsV1": ' + b'{"a": ' * 100_000
+    played.lists, played.watches = (
+        [(200, b'{"metadata": {}, "items": [' + deep)],
+        [(200, b'{"type": "ADDED", "object": ' + deep + b"\n")],
+    )
+    server = ApiServer(Place(url=played.url), "node-a")
+    with pytest.raises(Unreachable, match="list is none of pods"):
+        server.list()
+    with pytest.raises(Unreachable, match="watch says what is no event"):
+        list(server.watch("7"))
 
 
 def test_a_server_that_is_not_there_is_unreachable(played: Played) -> None:
@@ -253,8 +306,10 @@ def test_in_a_pod_the_place_is_the_clusters() -> None:
 def test_a_token_that_cannot_be_read_is_named(played: Played, tmp_path: Path) -> None:
     with pytest.raises(OtelgpuError, match="cannot read the token"):
         ApiServer(Place(url=played.url, token=tmp_path / "none"), "node-a").list()
+    with pytest.raises(OtelgpuError, match="cannot read the token"):
+        ApiServer(Place(url=played.url, token=tmp_path / "none"), "node-a").check()
     with pytest.raises(OtelgpuError, match="cannot read certificates"):
-        ApiServer(Place(url="https://127.0.0.1:1", authority=tmp_path / "none"), "node-a").list()
+        ApiServer(Place(url="https://127.0.0.1:1", authority=tmp_path / "none"), "node-a").check()
     with pytest.raises(OtelgpuError, match="cannot write"):
         Switches(tmp_path / "none/f").replace([])
     assert command.watch_pods.name == "watch-pods"

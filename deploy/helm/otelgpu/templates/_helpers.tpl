@@ -180,6 +180,7 @@ capabilities:
           expirationSeconds: 3600
       - configMap:
           name: kube-root-ca.crt
+          optional: true # where it is missing the agent starts all the same, and watch-pods says so
           items:
             - key: ca.crt
               path: ca.crt

@@ -1,8 +1,8 @@
 """What ``otelgpu watch-pods`` wrote: annotations of the node's pods, in a file that both have.
 
-In: JSON as of :class:`~otelgpu.model.switches.SwitchesRead`. Out: the same, whenever the file is another one. It is one
-``stat`` of a file system in memory, once a second, so it is done in the agent's own loop. What is written is not
-believed: no link is followed, nothing but a file of the agent's own user or of root is read, and of that
+In: JSON as of :class:`~otelgpu.model.switches.SwitchesWritten`. Out: its switches, whenever the file is another one. It
+is one ``stat`` of a file system in memory, once a second, so it is done in the agent's own loop. What is written is
+not believed: no link is followed, nothing but a file of the agent's own user or of root is read, and of that
 :data:`LARGEST` bytes. A file that is no longer there withdraws nothing: what was begun ends by its time.
 """
 
@@ -19,7 +19,7 @@ import msgspec
 
 from otelgpu.model.inputs import Input
 from otelgpu.model.losses import Reasons
-from otelgpu.model.switches import SwitchesRead
+from otelgpu.model.switches import SwitchesRead, SwitchesWritten
 
 INTERVAL_NS: Final = 1_000_000_000
 LARGEST: Final = 1 << 18
@@ -29,6 +29,8 @@ REASONS: Final = Reasons(
     {
         "file_refused": "switch files that are no files of the agent's user or of root, or are larger than 256 KiB",
         "file_malformed": "switch files that are no JSON of `otelgpu watch-pods`",
+        "watch_failed": "times that `otelgpu watch-pods` could not ask the API server for the node's pods, or write: "
+        "its log says why",
     },
 )
 """What one count of (``switches``, reason) means, beside those of the annotations."""
@@ -41,6 +43,7 @@ class SwitchFile:
         self._path = path
         self._counters: Counter[str] = Counter()
         self._seen: tuple[int, int, int] | None = None
+        self._failures = 0
         self._due_ns = 0
 
     @property
@@ -57,12 +60,16 @@ class SwitchFile:
         if content is None:
             return ()
         try:
-            return [msgspec.json.decode(content, type=SwitchesRead)]
-        except msgspec.MsgspecError:  # no JSON, no UTF-8, or another document
+            written = msgspec.json.decode(content, type=SwitchesWritten)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):  # no JSON, or another document
             self._counters["file_malformed"] += 1
-        except UnicodeDecodeError:
-            self._counters["file_malformed"] += 1
-        return ()
+            return ()
+        if written.failures < self._failures:
+            self._failures = 0  # it has begun anew
+        if written.failures > self._failures:
+            self._counters["watch_failed"] += written.failures - self._failures
+            self._failures = written.failures
+        return [] if written.switches is None else [SwitchesRead(switches=written.switches)]
 
     def stop(self) -> None:
         """There is no thread."""

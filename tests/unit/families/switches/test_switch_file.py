@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from otelgpu.families.switches.poll import POLLING
 from otelgpu.families.switches.poll.switch_file import INTERVAL_NS, LARGEST, SwitchFile
 from otelgpu.model.settings import Settings
-from otelgpu.model.switches import MOST_PODS, PodSwitch, SwitchesRead
+from otelgpu.model.switches import MOST_PODS, PodSwitch, SwitchesRead, SwitchesWritten
 from tests.rig.examples import examples
 
 ONE = SwitchesRead(switches=(PodSwitch(uid="a", namespace="n", pod="p", value="all 5m"),))
@@ -49,6 +49,21 @@ def test_it_is_read_once_each_time_it_changes_and_looked_at_once_a_second(tmp_pa
     assert sum(file.counters.values()) == 0
 
 
+def test_tries_that_failed_are_counted_and_withdraw_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "switches.json"
+    file = SwitchFile(path)
+    written = [
+        (SwitchesWritten(failures=2), []),
+        (SwitchesWritten(failures=3), []),
+        (SwitchesWritten(switches=ONE.switches, failures=3), [ONE]),
+        (SwitchesWritten(failures=1), []),  # it has begun anew
+    ]
+    for turn, (document, read) in enumerate(written):
+        replace(path, msgspec.json.encode(document))
+        assert file.collect(turn * INTERVAL_NS) == read
+    assert file.counters == {"watch_failed": 4}
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -58,6 +73,7 @@ def test_it_is_read_once_each_time_it_changes_and_looked_at_once_a_second(tmp_pa
         b'{"switches": [{"uid": "a", "namespace": "n", "pod": "p", "value": "\xff"}]}',
         b'{"switches": [{"uid": "a", "namespace": "n", "pod": "p", "value": "v", "written_unix_s": -1}]}',
         b'{"switches": ' + b"[" * 20_000,
+        *(b'{"failures": -1}', b'{"failures": 1e300}', b'{"other": ' + b"[" * 20_000),
         msgspec.json.encode(SwitchesRead(switches=ONE.switches * (MOST_PODS + 1))),
     ],
     ids=lambda content: str(content[:24]),
