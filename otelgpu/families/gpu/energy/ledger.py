@@ -145,8 +145,8 @@ class Ledger:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether any interval is to be shared yet."""
-        return any(gpu.pending for gpu in self._gpus.values())
+        """Whether intervals are to be shared yet, and requests wait for that."""
+        return bool(self._work.flights) and any(gpu.pending for gpu in self._gpus.values())
 
     def wants_readings(self, now_ns: int) -> bool:
         """Whether requests are under way that use a GPU, or ended since the last reading."""
@@ -203,12 +203,10 @@ class Ledger:
 
     def _is_ready(self, uuid: str, gpu: _Gpu, interval: Interval, now_ns: int, wait_ns: int) -> bool:
         end_ns = interval.end_ns
-        if now_ns < end_ns:
-            return False
+        if now_ns < end_ns + wait_ns:
+            return False  # who was under way is known no earlier, either
         if now_ns >= end_ns + LONGEST_WAIT_NS or not self._is_under_way(interval.start_ns, end_ns):
             return True
-        if now_ns < end_ns + wait_ns:
-            return False
         goes_on = self._is_under_way(end_ns, end_ns + 1)
         return not goes_on or all(self._work.is_known(tgid, end_ns) for tgid in self._on(uuid, gpu))
 

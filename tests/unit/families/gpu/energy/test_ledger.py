@@ -190,12 +190,20 @@ def test_no_nanojoule_is_lost_or_made_up(events: list, idle_milliwatts: int) -> 
 
 
 def test_an_interval_without_work_is_idle_and_tells_what_idling_takes() -> None:
-    host = serving().pass_by(10 * S).use(700_000).read().settle()
-    assert host.used(Use.IDLE) == 700_000 * MJ
+    host = serving().pass_by(10 * S).use(700_000).read()
     host.begin(1).pass_by(S).use(300_000).step(S, (1, 1)).end(1).read()
     assert host.charged(1) == 230_000 * MJ
     assert host.used(Use.IDLE) == 770_000 * MJ
     assert host.closed[1].idle_power == "measured"
+
+
+def test_a_request_that_is_heard_of_after_the_reading_of_its_time_is_charged() -> None:
+    host = serving().pass_by(10 * S).use(700_000).read().pass_by(S).use(300_000).read().settle()
+    began_ns, ended_ns = host.now_ns - 500 * MS, host.now_ns - 100 * MS
+    host.work.begin(1, SERVER, began_ns)
+    host.work.end(1, ended_ns)
+    assert not host.ledger.is_known(1, ended_ns, host.now_ns)
+    assert host.charged(1) == 230_000 * MJ
 
 
 def test_members_of_a_step_are_charged_by_their_tokens() -> None:
@@ -265,16 +273,16 @@ def test_a_process_that_is_not_observed_has_its_part_by_utilisation() -> None:
 
 
 def test_work_without_requests_is_nobodys_beyond_idling() -> None:
-    host = serving().pass_by(10 * S).use(700_000).read().settle()
+    host = serving().pass_by(10 * S).use(700_000).read()
     host.pass_by(S).use(300_000)
     host.work.launch(ENGINE, host.now_ns - 500 * MS, host.now_ns)
-    host.read().settle()
+    host.read().pass_by(STEPS_KNOWN_NS).settle()
     assert (host.used(Use.IDLE), host.used(Use.UNATTRIBUTED)) == (770_000 * MJ, 230_000 * MJ)
 
 
 def test_a_busy_gpu_of_which_nothing_is_observed_is_not_idle() -> None:
-    host = serving().pass_by(10 * S).use(700_000).read().settle()
-    host.pass_by(10 * S).on(busy=90).use(6_000_000).read().settle()
+    host = serving().pass_by(10 * S).use(700_000).read()
+    host.pass_by(10 * S).on(busy=90).use(6_000_000).read().pass_by(STEPS_KNOWN_NS).settle()
     assert (host.used(Use.IDLE), host.used(Use.UNATTRIBUTED)) == (1_400_000 * MJ, 5_300_000 * MJ)
 
 
