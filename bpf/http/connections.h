@@ -64,7 +64,9 @@ struct connection {
 	__u8 charged;	     /* to its holder */
 	__u8 carries_events; /* a stream of events, since the direction turned: carries_events() */
 	__u8 event_tries;    /* calls that were looked at for that */
-	__u8 reserved[6];
+	__u8 closing; /* Go's TLS: closed while a Write was under way, at whose return it is over */
+	__u8 reserved;
+	__u32 writes; /* Go's TLS: Writes under way */
 	struct tls_records records;
 	struct frame_walk frames[2]; /* by enum http_direction */
 };

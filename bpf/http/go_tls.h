@@ -138,6 +138,26 @@ static __noinline void end_go_session(const struct identity *who, __u64 conn)
 	end_session(*who, conn);
 }
 
+static __noinline void go_write_begins(const struct identity *who, __u64 conn)
+{
+	struct connection *session = session_of(*who, conn);
+
+	if (session)
+		__sync_fetch_and_add(&session->writes, 1);
+}
+
+/* Its bytes were reported: what was closed meanwhile is over. */
+static __noinline void go_write_returned(const struct identity *who, __u64 conn)
+{
+	struct connection *session = session_of(*who, conn);
+
+	if (!session || !session->writes)
+		return;
+	__sync_fetch_and_add(&session->writes, -1);
+	if (session->closing && !session->writes)
+		end_go_session(who, conn);
+}
+
 /* One more session; `began_ns`: 0 where bytes of it may have been missed. */
 static __noinline void begin_go_session(const struct identity *who, __u64 conn, __u64 began_ns)
 {
@@ -224,8 +244,11 @@ static __noinline bool keep_go_call(const struct identity *who, struct pt_regs *
 		return true; /* the same call, which has begun again */
 	if (!before && !take_place(holder, HTTP_TABLE_GO_CALLS))
 		return false;
-	if (!bpf_map_update_elem(&go_calls, key, &call, BPF_ANY))
+	if (!bpf_map_update_elem(&go_calls, key, &call, BPF_ANY)) {
+		if (!before && direction == HTTP_DIRECTION_WRITE)
+			go_write_begins(who, call.conn);
 		return true;
+	}
 	if (!before)
 		give_place_back(who->tgid, HTTP_TABLE_GO_CALLS, true);
 	count(COUNTER_CONNECTION_TABLE_FULL);
@@ -314,19 +337,30 @@ int go_tls_returns(struct pt_regs *regs)
 			begin_go_session(&who, call->conn, 0);
 		clear_text(&call->transfer, call->conn, &thread->chunk);
 	}
+	if (call->transfer.direction == HTTP_DIRECTION_WRITE)
+		go_write_returned(&who, call->conn);
 	if (!bpf_map_delete_elem(&go_calls, &key))
 		give_place_back(who.tgid, HTTP_TABLE_GO_CALLS, true);
 	return 0;
 }
 
-/* Again and again, perhaps. */
+/*
+ * Again and again, perhaps. The client may have the whole response, be gone and be noticed, all before the Write on
+ * another goroutine returns, where its bytes are reported: the session is over then.
+ */
 SEC("uprobe/go:" GO_TLS ".Close")
 int go_tls_closes(struct pt_regs *regs)
 {
+	struct connection *session;
 	struct identity who;
 
 	ON_OWN_STACK(regs);
-	if (in_scope(&who))
+	if (!in_scope(&who))
+		return 0;
+	session = session_of(who, GO_ARGUMENT_1(regs));
+	if (session && session->writes)
+		session->closing = 1;
+	else
 		end_go_session(&who, GO_ARGUMENT_1(regs));
 	return 0;
 }

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import ssl
 import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -43,7 +45,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_https_server(tmp_path_factory.mktemp("go"))
 
 
-@contextmanager
+@contextlib.contextmanager
 def serving(*command: object) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """A program that prints its port, and ends when its stdin does."""
     process = subprocess.Popen(
@@ -90,6 +92,27 @@ def test_each_request_is_seen_once_with_its_status(
     if not tunnelled:  # there is no socket beneath
         assert {each["server.port"] for each in seen} == {port}
         assert all("client.port" in each for each in seen)
+
+
+def test_a_connection_that_is_closed_while_its_response_is_written_has_the_status(
+    program: Path, certificate: Path, tmp_path: Path
+) -> None:
+    """As HTTP/2 does when its client is gone: what is written is reported when that call returns, after the close."""
+    traces = tmp_path / "traces.jsonl"
+    command = (OTELGPU, "run", "--quiet", "--families=http", f"--export=file:{traces}", "--", program)
+    trusting = ssl.create_default_context(cafile=certificate)
+    trusting.check_hostname = False
+    with serving(*command, "serve", certificate) as (process, port):
+        with (
+            socket.create_connection(("127.0.0.1", port)) as plain,
+            trusting.wrap_socket(plain) as client,
+        ):
+            client.sendall(b"GET /cut HTTP/1.1\r\nHost: a\r\n\r\n")
+            assert client.recv(1) == b"H"  # it is being written
+            client.sendall(b"\n")
+            assert process.stdout is not None and process.stdout.readline() == "true\n"
+    (seen,) = [span["attributes"] for span in requests(read_spans(traces))]
+    assert (seen["url.path"], seen.get("http.response.status_code")) == ("/cut", 200)
 
 
 def test_each_request_of_a_client_is_seen_once_with_its_own_response(

@@ -18,6 +18,8 @@ import (
 	"sync/atomic"
 )
 
+const cutBytes = 64 << 20
+
 func check(err error) {
 	if err != nil {
 		panic(err)
@@ -44,6 +46,10 @@ func serve(pem string, tunnelled bool) {
 		os.Exit(0)
 	}()
 	handler := http.HandlerFunc(func(response http.ResponseWriter, request *http.Request) {
+		if request.URL.Path == "/cut" {
+			cut(response)
+			return
+		}
 		body, err := io.ReadAll(request.Body)
 		check(err)
 		number, _ := strconv.Atoi(request.URL.Path[1:])
@@ -60,6 +66,22 @@ func serve(pem string, tunnelled bool) {
 	}
 	server := &http.Server{Handler: handler, TLSConfig: settings.Clone()}
 	check(server.ServeTLS(listener, "", ""))
+}
+
+// cut writes more than a connection holds, closes it meanwhile, once the client has sent a byte, and says whether that cut it off.
+func cut(response http.ResponseWriter) {
+	connection, _, err := response.(http.Hijacker).Hijack()
+	check(err)
+	head := fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n", cutBytes)
+	cutOff := make(chan error)
+	go func() {
+		_, err := connection.Write(append([]byte(head), make([]byte, cutBytes)...))
+		cutOff <- err
+	}()
+	_, err = connection.Read(make([]byte, 1))
+	check(err)
+	check(connection.Close())
+	fmt.Println(<-cutOff != nil)
 }
 
 func status(number int) int {
