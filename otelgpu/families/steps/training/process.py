@@ -101,6 +101,8 @@ class _Track:
         self._last_ns = 0  # when that returned
         self._limit = _PATIENCE * period.length + _FEW
         self._matched: deque[tuple[int, int]] = deque(maxlen=_RECENT)  # of the period, and others
+        self._usual = period.cuts  # between two steps
+        self._recent: deque[int] = deque(maxlen=REPEATS)  # so many there were
 
     def add(self, collectives: Notes, marks: Notes) -> tuple[list[_Closed], int | None]:
         """More collectives, and all marks that are remembered: steps that ended.
@@ -173,7 +175,10 @@ class _Track:
         ordinals, length = self._known["ordinal"], self.period.length
         before = self._last if at == following else int(ordinals[at - 1])
         cuts = self._cuts(before + 1, int(ordinals[at]), marks)
-        usual = self.period.cuts if self.period.boundary is Boundary.H2D_COPY else len(cuts)
+        self._recent.append(len(cuts))
+        if len(self._recent) == REPEATS:  # where not all calls were seen yet when the period was found
+            self._usual = max(self._usual, min(self._recent))
+        usual = self._usual if self.period.boundary is Boundary.H2D_COPY else len(cuts)
         self.open_ns = cuts[-min(usual, len(cuts))]
         last = self._known[at + length - 1]
         self._matched.append((length, int(last["ordinal"]) - self._last - length))

@@ -127,6 +127,16 @@ def test_an_evaluation_is_of_no_step() -> None:
     assert sum(gap > 0 for gap in between) == pytest.approx(len(steps) / 5, abs=1)
 
 
+def test_batches_of_a_step_are_its_own_though_launches_were_not_seen_at_first() -> None:
+    """As where probes are placed one after the other: copies with no launch between them look like one batch."""
+    run = simulate(replace(DDP, micro=3), 1)
+    calls = run.operations
+    unseen = (calls["kind"] == OperationKind.LAUNCH) & (calls["start_ns"] < run.truth[REPEATS][1])
+    _, found = reported(calls.compress(~unseen))
+    steps = check(run, found)
+    assert {each.h2d_copies for each in steps[:-1]} == {6}
+
+
 @pytest.mark.parametrize("tick_ns", [20 * MS, 2 * S])
 def test_a_call_that_returns_after_its_step_is_reported_is_of_no_step(tick_ns: int) -> None:
     """On another thread, and later than the call that shows the step's end: whether it was read then is chance."""
