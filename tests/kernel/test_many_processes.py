@@ -7,7 +7,6 @@ number of processes beyond a bound.
 from __future__ import annotations
 
 import math
-import os
 import subprocess
 import time
 from collections import Counter
@@ -20,6 +19,7 @@ import pytest
 
 from tests.kernel.observing import Session, cuda_calls, probed, read_metrics, read_spans
 from tests.rig import fake_cudart_path, run_program
+from tests.rig.cpu_time import cpu_s
 from tests.rig.spans import Span
 
 SOURCE: Final = Path(__file__).parent / "data" / "many_processes.c"
@@ -28,7 +28,6 @@ CALLERS: Final = 307
 CALLS: Final = 23
 NEEDED_BYTES: Final = 4 << 30  # twice what they took
 MOST_RSS_BYTES: Final = 160 << 20  # 120 MiB is for a host as others are
-_TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
@@ -74,12 +73,6 @@ def crowd(tmp_path: Path) -> Iterator[Crowd]:
         if process.poll() is None:
             process.kill()  # and its children die with it
         process.communicate()
-
-
-def cpu_s(pid: int) -> float:
-    """Processor time that a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 def most_rss(pid: int) -> int:
