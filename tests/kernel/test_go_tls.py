@@ -102,15 +102,15 @@ def test_a_connection_that_is_closed_while_its_response_is_written_has_the_statu
     command = (OTELGPU, "run", "--quiet", "--families=http", f"--export=file:{traces}", "--", program)
     trusting = ssl.create_default_context(cafile=certificate)
     trusting.check_hostname = False
-    with serving(*command, "serve", certificate) as (process, port):
-        with (
-            socket.create_connection(("127.0.0.1", port)) as plain,
-            trusting.wrap_socket(plain) as client,
-        ):
-            client.sendall(b"GET /cut HTTP/1.1\r\nHost: a\r\n\r\n")
-            assert client.recv(1) == b"H"  # it is being written
-            client.sendall(b"\n")
-            assert process.stdout is not None and process.stdout.readline() == "true\n"
+    with (
+        serving(*command, "serve", certificate) as (process, port),
+        socket.create_connection(("127.0.0.1", port)) as plain,
+        trusting.wrap_socket(plain) as client,
+    ):
+        client.sendall(b"GET /cut HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert client.recv(1) == b"H"  # it is being written
+        client.sendall(b"\n")
+        assert process.stdout is not None and process.stdout.readline() == "true\n"
     (seen,) = [span["attributes"] for span in requests(read_spans(traces))]
     assert (seen["url.path"], seen.get("http.response.status_code")) == ("/cut", 200)
 
