@@ -44,6 +44,9 @@ CALLS_KNOWN_NS: Final = NS_PER_S // 4
 STEPS_KNOWN_NS: Final = 1_300_000_000
 """When steps of a time are known, and their members: ``StepRules.grace_ns`` and some ticks."""
 
+QUIET_KNOWN_NS: Final = STEPS_KNOWN_NS
+"""When nobody is known to have been under way at a time: an agent that gets little CPU parses requests late."""
+
 LONGEST_WAIT_NS: Final = 5 * NS_PER_S
 """For a step that is under way: its members are known once it has ended."""
 
@@ -203,10 +206,12 @@ class Ledger:
 
     def _is_ready(self, uuid: str, gpu: _Gpu, interval: Interval, now_ns: int, wait_ns: int) -> bool:
         end_ns = interval.end_ns
-        if now_ns < end_ns + wait_ns:
-            return False  # who was under way is known no earlier, either
-        if now_ns >= end_ns + LONGEST_WAIT_NS or not self._is_under_way(interval.start_ns, end_ns):
+        if not self._is_under_way(interval.start_ns, end_ns):
+            return now_ns >= end_ns + QUIET_KNOWN_NS
+        if now_ns >= end_ns + LONGEST_WAIT_NS:
             return True
+        if now_ns < end_ns + wait_ns:
+            return False
         goes_on = self._is_under_way(end_ns, end_ns + 1)
         return not goes_on or all(self._work.is_known(tgid, end_ns) for tgid in self._on(uuid, gpu))
 

@@ -198,8 +198,9 @@ def test_an_interval_without_work_is_idle_and_tells_what_idling_takes() -> None:
 
 
 def test_a_request_that_is_heard_of_after_the_reading_of_its_time_is_charged() -> None:
-    host = serving().pass_by(10 * S).use(700_000).read().pass_by(S).use(300_000).read().settle()
-    began_ns, ended_ns = host.now_ns - 500 * MS, host.now_ns - 100 * MS
+    host = serving().pass_by(10 * S).use(700_000).read().pass_by(S).use(300_000).read()
+    host.pass_by(S).settle(hears_engines=False)
+    began_ns, ended_ns = host.now_ns - 1500 * MS, host.now_ns - 1100 * MS
     host.work.begin(1, SERVER, began_ns)
     host.work.end(1, ended_ns)
     assert not host.ledger.is_known(1, ended_ns, host.now_ns)
