@@ -6,8 +6,6 @@ import re
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 from tools.document import DOCS, ROOT
 
 INDEX = DOCS / "index.md"
@@ -52,9 +50,10 @@ def dead_links(page: Path, text: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
-    assert dead_links(page, page.read_text()) == []
+def test_links_lead_somewhere() -> None:
+    found = {str(page.relative_to(ROOT)): dead_links(page, page.read_text()) for page in pages()}
+    assert len(found) > 100
+    assert {page: dead for page, dead in found.items() if dead} == {}
 
 
 def test_a_dead_link_or_anchor_is_found() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Final
 
 import pytest
 
@@ -30,8 +32,8 @@ ALLOWED = {
         "webbrowser",
     ): "`view` shows its page in the browser of who runs it, which no privilege is for",
 }
-_RUNS = ("exec", "spawn", "posix_spawn", "system", "popen", "startfile")
-_MODULES = (
+_RUNS: Final = ("exec", "spawn", "posix_spawn", "system", "popen", "startfile")
+_MODULES: Final = (
     "subprocess",
     "pty",
     "webbrowser",
@@ -40,11 +42,14 @@ _MODULES = (
     "distutils",
     "ctypes.util",
 )
-_LOOKS = ("kernel.quiet_imports", "ctypes.util")  # it replaces the search that would run something
+_MAY_RUN: Final = re.compile("|".join((*_RUNS, *_MODULES, "ctypes")))  # what has none needs no parsing
+_LOOKS: Final = ("kernel.quiet_imports", "ctypes.util")  # it replaces the search that would run something
 
 
 def runs(module: Module) -> Iterator[str]:
     """What a module has that starts a program."""
+    if not _MAY_RUN.search(module.source):
+        return
     for name in imports(module):
         if any(name == each or name.startswith(f"{each}.") for each in _MODULES):
             yield name
@@ -64,9 +69,8 @@ def breaches(module: Module) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("module", read_modules(), ids=lambda module: module.name)
-def test_a_module_starts_no_program(module: Module) -> None:
-    assert breaches(module) == []
+def test_no_module_starts_a_program() -> None:
+    assert {module.name: found for module in read_modules() if (found := breaches(module))} == {}
 
 
 def test_every_exception_is_in_use() -> None:
@@ -86,6 +90,8 @@ def test_every_exception_is_in_use() -> None:
         "import os\nos.posix_spawnp('ls', [], {})",
         "from os import execv",
         "from ctypes.util import find_library",
+        "from ctypes import util",
+        "from asyncio import subprocess",
     ],
 )
 def test_a_breach_is_found(source: str) -> None:

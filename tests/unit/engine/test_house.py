@@ -28,11 +28,3 @@ def test_only_what_was_fed_is_entered() -> None:
         "families/gpu/memory",
     )
     assert [name for name in entered if name.startswith(others)] == []
-
-
-def test_no_family_imports_another() -> None:
-    assert house.imports_between_families() == []
-
-
-def test_no_function_is_longer_than_a_screen() -> None:
-    assert house.longest_function()[0] <= 80
