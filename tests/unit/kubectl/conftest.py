@@ -17,6 +17,16 @@ from kubectl_otelgpu.client import PROGRAM_VARIABLE
 ROOT = Path(__file__).resolve().parents[3]
 CONTAINER_ID = "8a3b" + "0" * 60
 
+# A cluster that is none answers at once: the plug-in asks it twenty times a second, not once.
+_PROGRAM = """
+import sys
+from kubectl_otelgpu import observation, results
+observation._POLL_S = results._PAUSE_S = 0.05
+observation._EVENTS_S = observation._SCHEDULING_S = 0.2
+from kubectl_otelgpu.commands import main
+sys.exit(main())
+"""
+
 
 def pod(
     name: str = "llm-server-1",
@@ -97,7 +107,7 @@ class FakeCluster:
             **self.environment,
         }
         return subprocess.Popen(
-            [sys.executable, "-m", "kubectl_otelgpu", *arguments],
+            [sys.executable, "-c", _PROGRAM, *arguments],
             cwd=self.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 
