@@ -264,12 +264,8 @@ def observe_everything(
 
 
 def _forked_early() -> StopGuard:
-    """The guard, and the process that forks readers' workers: while there is little that they keep for themselves.
-
-    One right after the other, so that what this program changes afterwards is theirs together.
-    """
-    session_forker()
-    return StopGuard()
+    """The process that forks readers' workers, while there is little that it keeps for itself; it is the guard, too."""
+    return StopGuard(session_forker().watch)
 
 
 def _observe_until(

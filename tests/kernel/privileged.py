@@ -120,7 +120,7 @@ def attach(folder: Path, prefix: Collection[str], *options: str, agent: int = 0)
 def helpers_of(agent: int) -> tuple[list[int], list[int]]:
     """An agent's own processes: who holds what lets others go, and who reads what others wrote, which is nobody's.
 
-    Who sees to it that the agent stops has no privileges and is neither.
+    The latter sees to it that the agent stops, too.
     """
     guards: list[int] = []
     readers: list[int] = []

@@ -160,21 +160,12 @@ class Reader:
             raise self._failed("owner_holds_worker", function)
         if account.is_spent():
             raise self._failed("owner_over_budget", function)
-        worker = self._worker = self._worker or self._start(function)
-        try:
-            answered, received = worker.ask(encode(asked)[0], descriptors, limits)
-        except TimeoutError as error:
-            self._end(worker, owner, limits)
-            raise self._failed("worker_timed_out", function) from error
-        except (EOFError, OSError, MessageError) as error:
-            self._end(worker, owner, limits)
-            raise self._failed("worker_died", function) from error
+        worker, answered, received = self._answered(owner, function, encode(asked)[0], descriptors, limits)
         busy_s = worker.busy_s()
         account.spend(busy_s)
         worker.taken_s += max(busy_s, answered.seconds)
         if worker.taken_s > self._worker_s:  # before the kernel ends it in the middle of a question
-            self._worker = None
-            worker.end()
+            self._retire(worker)
         if answered.failed is not None:
             _close(received)
             failed = answered.failed
@@ -192,6 +183,34 @@ class Reader:
             self._end(worker, owner, limits)
             raise self._failed("worker_died", function) from error
         return answer
+
+    def _answered(
+        self,
+        owner: Owner,
+        function: Callable[..., object],
+        question: bytes,
+        descriptors: list[int],
+        limits: Limits,
+    ) -> tuple[_Worker, Answered, list[int]]:
+        """Who answered, what, and the descriptors with it."""
+        may_have_left = self._worker is not None
+        while True:
+            worker = self._worker = self._worker or self._start(function)
+            try:
+                return worker, *worker.ask(question, descriptors, limits)
+            except (EOFError, OSError, MessageError) as error:
+                if may_have_left and isinstance(error, (BrokenPipeError, ConnectionResetError)):
+                    may_have_left = False  # before it read this, as it was asked nothing for long
+                    self._retire(worker)
+                    continue
+                self._end(worker, owner, limits)
+                is_late = isinstance(error, TimeoutError)
+                raise self._failed("worker_timed_out" if is_late else "worker_died", function) from error
+
+    def _retire(self, worker: _Worker) -> None:
+        """The next question has another."""
+        self._worker = None
+        worker.end(self._limits.end_s)
 
     def close(self) -> None:
         """End all of them; idempotent."""

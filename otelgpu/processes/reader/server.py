@@ -25,6 +25,7 @@ from otelgpu.kernel.heap import give_back
 from otelgpu.kernel.privileges.capabilities import Need
 from otelgpu.kernel.privileges.confinement import confine, keep_only
 from otelgpu.kernel.readable import is_readable
+from otelgpu.kernel.stop_guard import Watch
 from otelgpu.processes.reader.messages import (
     Answered,
     Asked,
@@ -48,6 +49,8 @@ _TOLD_WITHIN_S: Final = 1.0
 """How long who forks has all privileges at least, to import what it is told of."""
 _AT_REST_S: Final = 1.0
 """Who was asked nothing for so long gives memory back: for some milliseconds, in which a question would wait."""
+_ENDS_AFTER_S: Final = 10.0
+"""Who was asked nothing for so long more ends, and gives back all: 8 to 15 MiB, where forking takes milliseconds."""
 _IMPORTED_WHEN_NEEDED: Final = ("numpy.ma",)  # by numpy.unique and what is made of it
 
 
@@ -66,12 +69,16 @@ class Confinement(Struct, frozen=True, kw_only=True):
 
 
 class Told(Struct, array_like=True, frozen=True):
-    """What the agent tells who forks workers: of a reader, with the socket that it asks at, or only of modules."""
+    """What the agent tells who forks workers: of a reader, with the socket that it asks at, or only of modules.
 
-    modules: tuple[str, ...]
+    With ``grace_s`` the two descriptors are those of a :class:`~otelgpu.kernel.stop_guard.Watch`.
+    """
+
+    modules: tuple[str, ...] = ()
     memory_bytes: int = 0
     cpu_seconds: int = 0
     descriptors: int = 0
+    grace_s: float = 0.0
 
 
 def start(needs: tuple[Need, ...], modules: tuple[str, ...]) -> tuple[int, socket.socket]:
@@ -100,7 +107,7 @@ class _Forking:
     """In the process that forks: it does what it is told, and imports meanwhile.
 
     A socket comes from a reader; a worker is made that answers on it, and its pidfd goes back. The worker waits for the
-    modules of its own reader, and for no others.
+    modules of its own reader, and for no others. It has nothing to hang in, so it watches over the agent's end, too.
     """
 
     def __init__(self, control: socket.socket, needs: tuple[Need, ...], modules: tuple[str, ...]) -> None:
@@ -109,6 +116,7 @@ class _Forking:
         self._poll = select.poll()
         self._poll.register(control, select.POLLIN)
         self._waiting = dict.fromkeys((*_IMPORTED_WHEN_NEEDED, *modules))
+        self._watch: Watch | None = None
         self._keeps_all_until_s: float | None = time.monotonic() + _TOLD_WITHIN_S
 
     def serve(self) -> None:
@@ -121,6 +129,7 @@ class _Forking:
                 if each in self._readers and not self._fork_for(*self._readers[each]):
                     self._poll.unregister(each)
                     self._readers.pop(each)[0].close()
+            self._watch_over(ready)
             if not ready:
                 self._import(next(iter(self._waiting), ""))
                 self._give_up()
@@ -129,7 +138,19 @@ class _Forking:
         if self._waiting:
             return 0
         until_s = self._keeps_all_until_s
-        return None if until_s is None else max(until_s - time.monotonic(), 0) * 1e3
+        lefts = [None if until_s is None else max(until_s - time.monotonic(), 0)]
+        lefts += [self._watch.left_s()] if self._watch else []
+        return min((each * 1e3 for each in lefts if each is not None), default=None)
+
+    def _watch_over(self, ready: list[int]) -> None:
+        if (watch := self._watch) is None:
+            return
+        if watch.pipe in ready and not watch.read():
+            self._poll.unregister(watch.pipe)
+            watch.close()
+            self._watch = None
+        else:
+            watch.kill_if_late()
 
     def _give_up(self) -> None:
         """Of the privileges what is not to be kept, when there is nothing to import with them."""
@@ -146,11 +167,16 @@ class _Forking:
             gc.freeze()  # for workers, as above
 
     def _told(self) -> bool:
-        data, descriptors, _, _ = socket.recv_fds(self._control, _TOLD_BYTES, 1)
+        data, descriptors, _, _ = socket.recv_fds(self._control, _TOLD_BYTES, 2)
         if not data:
             return False
         told = msgspec.msgpack.decode(data, type=Told)
         self._waiting |= dict.fromkeys(told.modules)
+        if told.grace_s:
+            watched, pipe = descriptors
+            self._watch = Watch(watched, pipe, told.grace_s)
+            self._poll.register(self._watch.pipe, select.POLLIN)
+            return True
         for each in descriptors:
             self._readers[each] = socket.socket(fileno=each), told
             self._poll.register(each, select.POLLIN)
@@ -199,18 +225,19 @@ def _work(connection: socket.socket, told: Told) -> NoReturn:
         descriptors=told.descriptors,
     )
     connection.sendall(b"\0")  # it is shut in: questions may come
-    has_answered, began = False, time.process_time()
+    began = time.process_time()
     while True:
-        if has_answered and not is_readable(connection, _AT_REST_S):
-            has_answered = False
+        if not is_readable(connection, _AT_REST_S):
             gc.collect()
             give_back()  # what the answers took
+            if not is_readable(connection, _ENDS_AFTER_S):
+                os._exit(0)  # what comes now was not received, and who sent it is told so
         try:
             data, descriptors = receive(connection)
         except (EOFError, MessageError, OSError):
             os._exit(0)
         _answer(connection, data, descriptors, began)
-        has_answered, began = True, time.process_time()
+        began = time.process_time()
 
 
 def _answer(connection: socket.socket, data: bytes, descriptors: list[int], began: float) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import array
+import fcntl
 import os
 import signal
 import socket
 import struct
 import subprocess
 import sys
+import termios
 import threading
 import time
 from collections.abc import Iterator
@@ -19,7 +22,7 @@ import pytest
 
 from otelgpu.elf.image import ElfError
 from otelgpu.kernel.privileges.capabilities import OTHER_FILES, held
-from otelgpu.processes.reader import accounts, pace
+from otelgpu.processes.reader import accounts, pace, server
 from otelgpu.processes.reader.accounts import HOSTS, NOBODYS, Accounts, Owner, owner_of
 from otelgpu.processes.reader.client import Limits, Reader, ReaderError
 from otelgpu.processes.reader.forker import Forker
@@ -350,3 +353,38 @@ def test_a_worker_that_is_asked_nothing_gives_back_what_its_answers_took() -> No
             assert time.monotonic() < until
             time.sleep(0.05)
         assert reader.ask(NOBODYS, questions.process) == number
+
+
+def test_a_worker_that_is_asked_nothing_for_longer_ends_and_is_missed_by_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "_AT_REST_S", 0.01)
+    monkeypatch.setattr(server, "_ENDS_AFTER_S", 0.1)
+    with closing(Reader(PATIENT)) as reader:
+        number = reader.ask(NOBODYS, questions.process)
+        wait_until_gone(number)
+        assert reader.ask(NOBODYS, questions.process) != number
+        assert not any(reader.counters.values())
+
+
+def test_a_question_that_a_worker_ended_before_it_read_is_asked_of_the_next(reader: Reader) -> None:
+    number = reader.ask(NOBODYS, questions.process)
+    os.kill(number, signal.SIGSTOP)
+    asked = reader._worker._connection.fileno()
+    answers: list[int] = []
+    thread = threading.Thread(target=lambda: answers.append(reader.ask(NOBODYS, questions.process)))
+    thread.start()
+    not_read = array.array("i", [0])
+    while not not_read[0]:
+        fcntl.ioctl(asked, termios.TIOCOUTQ, not_read)
+    os.kill(number, signal.SIGKILL)
+    thread.join()
+    assert answers and answers != [number]
+    assert not any(reader.counters.values())
+
+
+def wait_until_gone(number: int) -> None:
+    until = time.monotonic() + 20
+    while Path(f"/proc/{number}").exists():
+        assert time.monotonic() < until
+        time.sleep(0.01)
