@@ -92,7 +92,7 @@ struct {
 	__uint(max_entries, 16384);
 	__type(key, struct handle_key);
 	__type(value, __u32);
-} graphs SEC(".maps");
+} graphs SEC(".maps") BY_PROCESSORS;
 
 CALLS_COUNTED_FOR_OTHERS(API_COUNT);
 

@@ -40,7 +40,7 @@ struct {
 	__uint(max_entries, 32768);
 	__type(key, __u64);
 	__type(value, struct arrivals);
-} arrivals SEC(".maps");
+} arrivals SEC(".maps") BY_PROCESSORS;
 
 static __always_inline __u32 ports_of(struct sock *sock)
 {

@@ -65,13 +65,13 @@ struct go_requests {
 };
 
 /* *persistConn -> for whom roundTrip was called last. */
-struct go_requests go_connections SEC(".maps");
+struct go_requests go_connections SEC(".maps") BY_PROCESSORS;
 
 /* A goroutine that writes to a connection -> for whom it does now. */
-struct go_requests go_writers SEC(".maps");
+struct go_requests go_writers SEC(".maps") BY_PROCESSORS;
 
 /* The context of a request that is served -> who serves it. */
-struct go_requests go_contexts SEC(".maps");
+struct go_requests go_contexts SEC(".maps") BY_PROCESSORS;
 
 #include "go_streams.h"
 

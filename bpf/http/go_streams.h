@@ -41,7 +41,7 @@ struct {
 	__uint(max_entries, GO_CONNECTIONS);
 	__type(key, struct go_key);
 	__type(value, __u64);
-} go_readers SEC(".maps");
+} go_readers SEC(".maps") BY_PROCESSORS;
 
 /* A goroutine -> the stream that it serves, as a task. The least used go, and are goroutines again. */
 struct {
@@ -49,7 +49,7 @@ struct {
 	__uint(max_entries, GO_REQUESTS);
 	__type(key, struct go_key);
 	__type(value, __u64);
-} go_streams SEC(".maps");
+} go_streams SEC(".maps") BY_PROCESSORS;
 
 bool go_is_used = false; /* a request of a client's or a stream was ever seen: else nobody pays */
 

@@ -13,7 +13,7 @@
 #include <bpf/bpf_tracing.h>
 
 #define CONNECTIONS	131072 /* of all processes; half of them of one at most */
-#define TLS_SESSIONS	131072
+#define TLS_SESSIONS	65536
 #define GO_CALLS	(2 * TLS_SESSIONS) /* of each session one that reads, one that writes */
 #define HOLDERS		32768
 #define HOLDING_CGROUPS 8192

@@ -40,6 +40,13 @@ enum {
 	BPF_MAP_TYPE_RINGBUF = 27,
 	BPF_MAP_TYPE_TASK_STORAGE = 29,
 };
+
+/*
+ * On an LRU hash of what is under way at once: it has all its memory from the start, and as many entries as it says
+ * only where there are many processors to fill them (otelgpu/kernel/loader.py).
+ */
+#define BY_PROCESSORS __attribute__((btf_decl_tag("by_processors")))
+
 enum { BPF_ANY = 0, BPF_NOEXIST = 1 };
 enum { BPF_F_NO_PREALLOC = 1 };
 enum { BPF_LOCAL_STORAGE_GET_F_CREATE = 1 };

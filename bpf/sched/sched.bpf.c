@@ -76,7 +76,7 @@ struct {
 	__uint(max_entries, 16384);
 	__type(key, struct futex_key);
 	__type(value, __u8);
-} turns SEC(".maps");
+} turns SEC(".maps") BY_PROCESSORS;
 
 static __always_inline struct handoff_state *state_of(struct task_struct *task, __u64 flags)
 {

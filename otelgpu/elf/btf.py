@@ -21,6 +21,7 @@ _HEADER: Final = struct.Struct("<HBBIIIII")
 _TYPE: Final = struct.Struct("<III")
 
 _INT, _ARRAY, _STRUCT, _UNION, _ENUM, _TYPEDEF, _VOLATILE, _CONST = 1, 3, 4, 5, 6, 8, 9, 10
+_DECL_TAG: Final = 17
 _ENUM64: Final = 19
 # Bytes that follow struct btf_type, per kind: (fixed, per vlen).
 _TAIL: Final = {
@@ -100,6 +101,11 @@ class Btf:
         if name not in self._read:
             self._read[name] = self._read_enumerators(name)
         return self._read[name].copy()
+
+    def tagged(self, tag: str) -> frozenset[str]:
+        """Names of the variables that are declared with ``btf_decl_tag(tag)``."""
+        found = [t.size_or_type for t in self._types if t.kind == _DECL_TAG and t.name == tag]
+        return frozenset(self._types[each].name for each in found if each < len(self._types))
 
     def _read_enumerators(self, name: str) -> dict[str, int]:
         if name not in self._enums:

@@ -30,6 +30,8 @@ from otelgpu.model.losses import Reasons
 _FORMATS: Final = {1: "B", 2: "H", 4: "I", 8: "Q"}
 _OBJECTS: Final = Path(__file__).parents[1] / "_bpf"
 _AWAITED: Final = "ring_awaited"  # lib/emit.h
+_BY_PROCESSORS: Final = "by_processors"  # lib/types.h
+_MANY_PROCESSORS: Final = 32
 SHARED_MAPS: Final = (
     *("scope_processes", "scope_cgroups"),
     *("context_processes", "context_published", "task_processes"),
@@ -336,6 +338,11 @@ def lacking(programs: Iterable[Program]) -> frozenset[str]:
     )
 
 
+def entries_of(declared: int, processors: int) -> int:
+    """Of a table of what is under way at once: all from 32 processors on, else in proportion, a quarter at least."""
+    return declared * min(max(processors, _MANY_PROCESSORS // 4), _MANY_PROCESSORS) // _MANY_PROCESSORS
+
+
 def load_family(
     image: Image,
     *,
@@ -367,6 +374,9 @@ def load_family(
             offset, size = known[name]
             struct.pack_into("<" + _FORMATS[size], memory, offset, value)
         opened.maps["ring"].set_max_entries(ring_bytes)
+        for name in image.btf.tagged(_BY_PROCESSORS):
+            table = opened.maps[name]
+            table.set_max_entries(entries_of(table.max_entries, possible_cpus()))
         if shared is not None:
             for name in (*SHARED_MAPS, *(name for name in _SHARED_WHERE_USED if name in opened.maps)):
                 opened.maps[name].reuse(shared.map(name).fd)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from otelgpu.kernel.attach import Hook, attach_hooks, attach_tracepoints, expand, hooks, hooks_of, places
 from otelgpu.kernel.libbpf import BpfError
-from otelgpu.kernel.loader import needed_programs, read_image
+from otelgpu.kernel.loader import entries_of, needed_programs, read_image
 
 ENTRY_ONLY = 1 << 32
 
@@ -190,3 +190,10 @@ def test_tracepoints_and_typed_tracepoints_are_attached_and_kept() -> None:
     attach_tracepoints(loaded)  # type: ignore[arg-type]
     assert loaded.links == ["sys_exit_read", "sys_exit_write", "tp_btf/sched_process_exit"]
     assert loaded.programs[-1].put == []
+
+
+@pytest.mark.parametrize(
+    ("processors", "entries"), [(1, 4096), (8, 4096), (16, 8192), (32, 16384), (512, 16384)]
+)
+def test_tables_of_what_is_under_way_are_as_large_as_the_machine(processors: int, entries: int) -> None:
+    assert entries_of(16384, processors) == entries

@@ -19,6 +19,7 @@ FAMILIES = ("cuda", "http", "process")
 SECTIONS = {family: read_image(family).btf_section for family in FAMILIES}
 HEADERS = {family: (BPF / family / f"{family}.h").read_text() for family in FAMILIES}
 RECORD_H = (BPF / "lib" / "record.h").read_text()
+DECL_TAG = 17
 INT, PTR, ARRAY, STRUCT, UNION, ENUM, FWD, TYPEDEF, VOLATILE, CONST, ENUM64 = (
     1,
     2,
@@ -448,3 +449,11 @@ def test_changed_words_of_a_real_object_are_btf_or_a_btf_error(data: st.DataObje
         position = data.draw(st.integers(0, len(section) // 4 - 1)) * 4
         struct.pack_into("<I", section, position, data.draw(st.integers(0, 2**32 - 1)))
     use_everything(bytes(section))
+
+
+def test_variables_are_found_by_their_tags() -> None:
+    assert read_image("sched").btf.tagged("by_processors") == {"turns"}
+    assert not read_image("sched").btf.tagged("of nothing")
+    section = Section()
+    section.add(DECL_TAG, "tag", 99, bytes(4))  # of a type that is not there
+    assert not Btf(section.build()).tagged("tag")
