@@ -92,6 +92,10 @@ _STRETCHES: Final = np.full(256, Role.OTHER, dtype=np.uint8)
 _STRETCHES[[Stretch.DATA_LOADER, Stretch.BACKWARD, Stretch.COMMUNICATION_WAIT]] = STRETCHES
 
 
+# As plain numbers, for numpy asks a member of an enumeration what it is at each call.
+_OTHER, _COPY, _STRETCH = int(Role.OTHER), int(OperationKind.COPY), int(OperationKind.STRETCH)
+
+
 class StepRules(Struct, frozen=True, kw_only=True):
     """How steps of a kind of program are reported; serving and training differ by this table.
 
@@ -119,8 +123,8 @@ SERVING: Final = StepRules()
 
 TRAINING: Final = StepRules(reads_results=False, settle_ns=500 * _MS, longest_ns=60_000 * _MS)
 """``settle_ns``: the first step that is reported begins at least so long after the period was established; what was fed
-until then has been passed on (ticks are 200 ms apart, by default). ``send_delay_ns``, ``grace_ns`` and ``by_time`` say
-nothing: nobody is sent anything."""
+until then has been passed on (ticks are at most 400 ms apart, by default). ``send_delay_ns``, ``grace_ns`` and
+``by_time`` say nothing: nobody is sent anything."""
 
 
 class StepCalls:
@@ -138,19 +142,19 @@ class StepCalls:
         """Shape (n,). A call that failed is OTHER: it launched nothing and waited for nothing."""
         kinds = np.minimum(rows["kind"], 255)
         roles: Roles = _KINDS.take(kinds)
-        rest = np.flatnonzero(roles == Role.OTHER)  # few, where most are launches
+        rest = np.flatnonzero(roles == _OTHER)  # few, where most are launches
         if len(rest):
             roles[rest] = self._named[self._families(rows, rest), rows["api"][rest]]
-        copies = np.flatnonzero(kinds == OperationKind.COPY)
+        copies = np.flatnonzero(kinds == _COPY)
         if len(copies):
             queued = self._queued[self._families(rows, copies), rows["api"][copies]]
             roles[copies] = _COPIES[np.minimum(rows["direction"][copies], 255), queued.astype(np.intp)]
-        stretches = np.flatnonzero(kinds == OperationKind.STRETCH)
+        stretches = np.flatnonzero(kinds == _STRETCH)
         if len(stretches):
             roles[stretches] = _STRETCHES[np.minimum(rows["api"][stretches], 255)]
         failed = np.flatnonzero(rows["status"])
         if len(failed):
-            roles[failed[rows["returned"][failed] == 1]] = Role.OTHER
+            roles[failed[rows["returned"][failed] == 1]] = _OTHER
         return roles
 
     def _families(self, rows: Operations, chosen: npt.NDArray[np.intp]) -> npt.NDArray[np.uint8]:

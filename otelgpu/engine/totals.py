@@ -24,10 +24,12 @@ class Totals:
 
     def __init__(self, families: Sequence[tuple[OperationDecoder, OperationSignals]]) -> None:
         self._totals: list[OperationTotal] = []
-        self._columns: dict[tuple[int, OperationKind], list[tuple[int, Any]]] = {}
+        self._columns: dict[tuple[int, int], list[tuple[int, Any]]] = {}  # by family and kind, plain numbers
         for family, (_, signals) in enumerate(families):
             for total in signals.summaries:
-                self._columns.setdefault((family, total.kind), []).append((len(self._totals), total.value))
+                self._columns.setdefault((family, int(total.kind)), []).append(
+                    (len(self._totals), total.value)
+                )
                 self._totals.append(total)
 
     def __len__(self) -> int:

@@ -32,6 +32,8 @@ from otelgpu.model.spans import Attribute, Links, SpanColumns, SpanKind, StatusC
 
 _PHASES: Final = {PREFILL: "prefill", DECODE: "decode"}
 _KINDS: Final = {Role.CLIENT: SpanKind.CLIENT}
+# As numpy has them, which asks a member of an enumeration what it is at each call.
+_UNSET, _ERROR = np.uint8(StatusCode.UNSET), np.uint8(StatusCode.ERROR)
 
 
 ExtrasOf = Callable[[Sequence[int]], Extras]
@@ -201,7 +203,7 @@ class _Reported(Struct, frozen=True):
             start_unix_ns=np.array([e.start_ns + self.offset for e in chosen], dtype=np.uint64),
             end_unix_ns=np.array([e.end_ns + self.offset for e in chosen], dtype=np.uint64),
             name=Text.of([self.signals.span_name(e, route) for e, route in zip(chosen, routes, strict=True)]),
-            status=np.where(failed, StatusCode.ERROR, StatusCode.UNSET).astype(np.uint8),
+            status=np.where(failed, _ERROR, _UNSET),
             status_message=Text.of(errors) if any(errors) else None,
             attributes=tuple(attributes),
             links=_with_peers(extras.links, identities),

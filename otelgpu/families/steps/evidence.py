@@ -16,6 +16,8 @@ from otelgpu.model.codes import order_of
 from otelgpu.model.operations import Operations
 
 _SYNCHRONISATIONS = (Role.WAIT_EVENT, Role.WAIT_STREAM, Role.WAIT_DEVICE)
+# As plain numbers, for numpy asks a member of an enumeration what it is at each call.
+_LAUNCH, _H2D_COPY = int(Role.LAUNCH), int(Role.H2D_COPY)
 
 Groups = npt.NDArray[np.int64]
 
@@ -36,7 +38,7 @@ def evidence_by_group(
     mine = mine[np.argsort(rows["start_ns"][mine], kind="stable")]
     mine = mine[order_of(group[mine], len(tids))]
     ordered, took, of = roles[mine], durations[mine], group[mine]
-    h2d_copies = np.flatnonzero(ordered == Role.H2D_COPY)
+    h2d_copies = np.flatnonzero(ordered == _H2D_COPY)
     waited_for = np.flatnonzero(is_one_of(ordered[1:], _SYNCHRONISATIONS))  # by the call behind it
     waited_for = waited_for[of[waited_for] == of[waited_for + 1]]
     after_copy = waited_for[is_one_of(ordered[waited_for], H2D_COPIES)] + 1
@@ -62,12 +64,12 @@ def evidence_by_group(
         )
         for calls, launches, host_ns, wait_ns, copies, copy_ns, waited_launches in zip(
             count(group),
-            count(group[roles == Role.LAUNCH]),
+            count(group[roles == _LAUNCH]),
             total(of, took),
             total(group[waits], durations[waits]),
             count(of[blocking]),
             total(of[blocking], took[blocking]),
-            count(of[waited_for[ordered[waited_for] == Role.LAUNCH]]),
+            count(of[waited_for[ordered[waited_for] == _LAUNCH]]),
             strict=True,
         )
     ]

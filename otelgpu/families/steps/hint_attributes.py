@@ -5,7 +5,7 @@ In: evidence of a step, or the operations of requests. Out: ``otelgpu.hints`` an
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,8 @@ from otelgpu.families.steps.hints import hints
 from otelgpu.families.steps.step import Evidence
 from otelgpu.model.codes import all_of, combine, distinct, examples
 from otelgpu.model.operations import Operations
+
+_LAUNCH: Final = int(Role.LAUNCH)  # numpy asks a member of an enumeration what it is at each call
 
 
 def hint_values(evidence: Evidence, elapsed_ns: int) -> dict[str, Any]:
@@ -38,7 +40,7 @@ def request_hints(
     """
     found: list[dict[str, Any]] = [{} for _ in range(requests)]
     roles = calls.roles(rows)
-    launches = roles == Role.LAUNCH
+    launches = roles == _LAUNCH
     launching, tids = _launching(request[launches], rows["tid"][launches].astype(np.int64))
     if not len(launching):
         return found

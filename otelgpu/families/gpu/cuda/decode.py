@@ -12,6 +12,7 @@ from otelgpu.elf.btf import Btf
 from otelgpu.engine.call_layout import check_layout
 from otelgpu.engine.contract import ContextStep
 from otelgpu.families.gpu.cuda.functions import PEER_ACCESS, context_step
+from otelgpu.model.codes import all_of
 from otelgpu.model.inputs import Batch
 from otelgpu.model.operations import (
     DEVICE_KINDS,
@@ -25,6 +26,11 @@ from otelgpu.model.operations import (
 
 _PREFIX: Final = "API_"
 _NO_FUNCTION: Final = frozenset(("API_NONE", "API_COUNT"))
+
+# As plain numbers, for numpy asks a member of an enumeration what it is at each call.
+_FIRST_KIND, _LAST_KIND = int(DEVICE_KINDS[0]), int(DEVICE_KINDS[-1])
+_COPY, _DEVICE = int(OperationKind.COPY), int(OperationKind.DEVICE)
+_LAST_DIRECTION = int(CopyDirection.DEFAULT)
 
 # Field of struct cuda_call → column that must lie at the same place.
 _SAME_PLACE: Final[Mapping[str, str]] = {
@@ -77,11 +83,11 @@ class CudaDecoder:
             return operations(0)
         rows: Operations = batch.records.view(OPERATION)
         kinds = np.ascontiguousarray(rows["kind"])
-        calls = (kinds >= DEVICE_KINDS[0]) & (kinds <= DEVICE_KINDS[-1])
-        if not calls.all():
+        calls = (kinds >= _FIRST_KIND) & (kinds <= _LAST_KIND)
+        if not all_of(calls):
             rows, kinds = rows.compress(calls), kinds[calls]
-        rows = _with_directions(rows, np.flatnonzero(kinds == OperationKind.COPY))
-        devices = np.flatnonzero(kinds == OperationKind.DEVICE)
+        rows = _with_directions(rows, np.flatnonzero(kinds == _COPY))
+        devices = np.flatnonzero(kinds == _DEVICE)
         return self._with_peers(rows, devices) if len(devices) else rows
 
     def _with_peers(self, rows: Operations, devices: npt.NDArray[np.intp]) -> Operations:
@@ -95,7 +101,7 @@ class CudaDecoder:
 
 def _with_directions(rows: Operations, copies: npt.NDArray[np.intp]) -> Operations:
     """Enum cudaMemcpyKind has CopyDirection's values, but a program may pass anything."""
-    absurd = copies[rows["direction"][copies] > CopyDirection.DEFAULT]
+    absurd = copies[rows["direction"][copies] > _LAST_DIRECTION]
     if len(absurd):
         rows = concatenate([rows])  # .copy() would go field by field
         rows["direction"][absurd] = CopyDirection.UNKNOWN
