@@ -31,6 +31,7 @@ from otelgpu.model.profiling import ProfileSettings
 from otelgpu.model.resource import AttributeValue, resource
 from otelgpu.model.settings import Settings, SignalSettings
 from otelgpu.model.shares import Headroom
+from otelgpu.pace import Pace
 from otelgpu.processes.demangler import session_demangler
 from otelgpu.processes.memory import session_memory
 from otelgpu.rest import Rest
@@ -165,7 +166,7 @@ class Agent:
         self._headroom = Headroom()
         self._session = self._open_session()
         self._memory_limit = MemoryLimit(plan.memory_limit_bytes, self._headroom, self._source.give_back)
-        self._rest = Rest(self._session)
+        self._rest, self._pace = Rest(self._session), Pace()
         self._pollers = Pollers(plan.polling)
         self.watch = SelfWatch(
             source, self._session, interval_s=plan.interval_s, memory_limit=self._memory_limit
@@ -230,7 +231,7 @@ class Agent:
         others = [interrupts.fd] + ([also] if also is not None else [])
         asking = [self._pollers.fd] + ([self._health.fd] if self._health is not None else [])
         while True:
-            timeout = self._plan.interval_s
+            timeout = self._interval_s
             if time.monotonic() < self._began + EAGER_SECONDS:
                 timeout = min(timeout, _EAGER_INTERVAL_S)
             longest = self._rest.longest_s
@@ -238,15 +239,24 @@ class Agent:
                 left = max(until - time.monotonic(), 0)
                 timeout, longest = min(timeout, left), min(longest, left)
             ready = self._source.wait(timeout, others + asking, longest_s=longest)
-            self._collect(rested_s=longest)
+            self._collect(rested_s=max(timeout, longest))
             if ready & set(others) or (until is not None and time.monotonic() >= until):
                 interrupts.noticed()
                 return
+
+    @property
+    def _interval_s(self) -> float:
+        """As was asked for, where memory is short, or others read at any time what threads work for."""
+        usual_s = self._plan.interval_s
+        if self._headroom.steps or self._reported is not None:
+            return usual_s
+        return self._pace.interval_s(usual_s)
 
     def _collect(self, *, rested_s: float = 0.0) -> None:
         began = time.monotonic()
         collected = self._source.collect()
         self._rest.turned(collected)
+        self._pace.turned(collected)
         inputs = self._pollers.join(collected, self._source.gpu_processes)
         readers = self._demangler.counters + self._memory.counters
         unread = {("reader", reason): count for reason, count in readers.items()}

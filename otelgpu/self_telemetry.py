@@ -54,7 +54,7 @@ class SelfWatch:
     def turned(self, began: float, inputs: Iterable[Input], *, rested_s: float = 0.0) -> None:
         """The rings were drained, beginning at ``began``, and what was in them has been reported.
 
-        ``rested_s``: so long was to be waited for something to come.
+        ``rested_s``: so long was to be waited.
         """
         now = self._clock()
         counted: Counter[tuple[str, str]] = Counter()

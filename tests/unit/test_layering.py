@@ -30,7 +30,7 @@ ROWS = (
     ("render",),
     ("store",),
     ("check", "config", "diagnose", "topology"),
-    ("session", "child", "memory_limit", "rest"),
+    ("session", "child", "memory_limit", "rest", "pace"),
     ("self_telemetry",),
     ("agent",),
     ("cli",),
