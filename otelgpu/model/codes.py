@@ -121,6 +121,17 @@ def combine(columns: Iterable[tuple[Codes, int]], rows: int) -> tuple[Codes, int
     return dense(*mix(columns, rows))
 
 
+def codes_of_bytes(column: npt.NDArray[Any]) -> tuple[Codes, int]:
+    """The codes of a column of bytes, in their order, and how many there are: numpy would compare byte by byte.
+
+    Each value is of whole words of 8 bytes: shape (n,) of ``S16``, or (n, 16) of ``u1``.
+    """
+    words = np.ascontiguousarray(column).reshape(-1).view(">u8").astype(np.uint64)
+    each = len(words) // max(len(column), 1)
+    columns = [distinct(np.ascontiguousarray(words[place::each])) for place in range(each)]
+    return combine([(codes, len(values)) for values, codes in columns], len(column))
+
+
 def order_of(codes: Codes, size: int) -> Codes:
     """The stable order of ``codes`` (each in ``range(size)``)."""
     narrow: npt.NDArray[Any] = codes

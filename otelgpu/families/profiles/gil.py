@@ -34,16 +34,33 @@ _CONDITION: Final = re.compile(r"_*(GI_+)?pthread_cond_(timed|clock)wait")
 _INTERPRETER: Final = re.compile(r"(lib)?python3?(\.\d+)*[a-z]*(\.so[.\d]*)?( \(deleted\))?\Z")
 
 
-def waits_for_gil(frames: Iterable[Frame]) -> bool:
-    """Whether a thread that waits under ``frames``, the leaf first, waits for the interpreter's lock."""
-    on_condition = False
-    for frame in frames:
-        if frame.type is FrameType.PYTHON:
+PYTHON: Final = 1
+"""A mark of a frame: it runs Python code."""
+_TAKES: Final = 2
+_CONDITION_WAIT: Final = 4
+_OF_INTERPRETER: Final = 8
+
+
+def gil_marks(frame: Frame) -> int:
+    """What of a frame says whether its thread waits for the lock, as bits: to be asked once a frame."""
+    if frame.type is FrameType.PYTHON:
+        return PYTHON
+    name = frame.name.partition(".")[0] if frame.name.startswith("take_gil") else frame.name
+    marks = _TAKES if name in _TAKERS else 0
+    if _CONDITION.match(frame.name):
+        marks |= _CONDITION_WAIT
+    if _INTERPRETER.match(frame.file.rpartition("/")[2]):
+        marks |= _OF_INTERPRETER
+    return marks
+
+
+def waits_for_gil(marks: Iterable[int]) -> bool:
+    """Whether a thread that waits waits for the interpreter's lock: by ``gil_marks`` of its frames, the leaf first."""
+    on_condition = 0
+    for each in marks:
+        if each & PYTHON:
             return False
-        name = frame.name.partition(".")[0] if frame.name.startswith("take_gil") else frame.name
-        if name in _TAKERS:
+        if each & _TAKES or (on_condition and each & _OF_INTERPRETER):
             return True
-        if on_condition and _INTERPRETER.match(frame.file.rpartition("/")[2]):
-            return True
-        on_condition = bool(_CONDITION.match(frame.name))
+        on_condition = each & _CONDITION_WAIT
     return False

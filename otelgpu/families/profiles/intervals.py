@@ -28,9 +28,10 @@ from otelgpu.engine.profile_rows import PROFILE_ROW, Label, ProfileRows
 from otelgpu.families.profiles import names
 from otelgpu.families.profiles.span_links import LINKED_ROW, LinkedRows, LinkState, SpanLinks
 from otelgpu.families.profiles.stacks import StackTable
+from otelgpu.families.profiles.sums import summed
 from otelgpu.families.profiles.tables import BEYOND, BatchTables
 from otelgpu.families.profiles.torch_operators import operators
-from otelgpu.model.codes import Codes, combine, distinct, examples, values_of
+from otelgpu.model.codes import codes_of_bytes, distinct, examples, values_of
 from otelgpu.model.losses import Reasons
 from otelgpu.model.profiles import Links, ProfileColumns, ValueType
 from otelgpu.model.profiling import ProfileKind, ProfileSettings
@@ -60,12 +61,6 @@ REASONS: Final = Reasons(
 """What is counted → what one count means."""
 
 _Value = TypeVar("_Value", bound=Hashable)
-
-_IDENTITY: Final = (
-    *("tgid", "tid", "stack", "waker_stack", "waker_tgid", "leaf", "label", "state", "name"),
-    *("trace_id", "span_id", "resource", "series"),
-)
-"""Columns that distinguish rows which may not be summed."""
 
 
 class _Series(Struct, frozen=True):
@@ -263,7 +258,7 @@ class ProfileSession:
             self._unsettled = self._unsettled[:0]
         rows = joined(self._settled)
         held = len(rows)
-        rows = _summed(rows, self._start_ns, self._length_ns)
+        rows = summed(rows, self._start_ns, self._length_ns)
         self._counters["profile_times_summed"] += held - len(rows)
         if len(rows) > self._limit // 2:
             order = np.argsort(rows["value"], kind="stable")
@@ -279,7 +274,7 @@ class ProfileSession:
                 rows[name][small] = value
             for name in ("tid", "name", "trace_id", "span_id", "state"):
                 rows[name][small] = np.zeros((), dtype=rows.dtype[name])
-            rows = _summed(rows, self._start_ns, self._length_ns)
+            rows = summed(rows, self._start_ns, self._length_ns)
         self._untimed = max(self._untimed, int(rows["time_ns"].max()) + 1)
         self._settled = [rows]
 
@@ -329,7 +324,7 @@ class ProfileSession:
         owner = self._resources.values[int(rows["resource"][0])]
         is_timed = self._settings.keep_times and int(rows["time_ns"].min()) >= self._untimed
         if not is_timed:
-            rows = _summed(rows, 0, 1 << 62)
+            rows = summed(rows, 0, 1 << 62)
         tables = BatchTables(
             self._book,
             self._leaves.values,
@@ -370,7 +365,7 @@ class ProfileSession:
         if threads.any():
             yield Attribute(key=names.THREAD_ID, values=threads, present=_present(threads != 0))
         if (rows["name"] != b"").any():
-            codes, size = _codes_of_texts(rows["name"])
+            codes, size = codes_of_bytes(rows["name"])
             named = rows["name"][examples(codes, size)].tolist()
             text = Text(codes=codes, table=tuple(name.decode(errors="replace") for name in named))
             yield Attribute(key=names.THREAD_NAME, values=text, present=_present(rows["name"] != b""))
@@ -399,13 +394,6 @@ class ProfileSession:
                 yield Attribute(key=key, values=Text(codes=row, table=table), present=_present(has))
 
 
-def _codes_of_texts(texts: npt.NDArray[np.bytes_]) -> tuple[Codes, int]:
-    """One for each distinct text of 16 bytes, in their order, and how many: numpy would compare byte by byte."""
-    words = np.ascontiguousarray(texts).view(">u8").astype(np.uint64).reshape(-1, 2)
-    columns = [distinct(np.ascontiguousarray(words[:, place])) for place in range(2)]
-    return combine([(codes, len(values)) for values, codes in columns], len(texts))
-
-
 def _present(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_] | None:
     return None if mask.all() else mask
 
@@ -421,26 +409,3 @@ def _links(rows: LinkedRows) -> Links | None:
         trace_id=np.ascontiguousarray(table[:, :16]),
         span_id=np.ascontiguousarray(table[:, 16:]),
     )
-
-
-def _summed(rows: LinkedRows, start_ns: int, length_ns: int) -> LinkedRows:
-    """Rows of the same interval that are equal but for their times are one, with the first of their times."""
-    keys = np.zeros(
-        len(rows),
-        dtype=[*((name, LINKED_ROW[name]) for name in _IDENTITY), ("interval", "<i8")],
-    )
-    for name in _IDENTITY:
-        keys[name] = rows[name]
-    keys["interval"] = (rows["time_ns"].astype(np.int64) - start_ns) // length_ns
-    words = keys.view(np.uint8).reshape(len(rows), keys.dtype.itemsize)
-    _, example, codes = np.unique(words, axis=0, return_index=True, return_inverse=True)
-    codes = codes.reshape(-1)
-    out: LinkedRows = rows.take(example)
-    sums = np.zeros(len(example), dtype=np.int64)
-    np.add.at(sums, codes, rows["value"])
-    out["value"] = sums
-    first = np.full(len(example), np.iinfo(np.uint64).max, dtype=np.uint64)
-    np.minimum.at(first, codes, rows["time_ns"])
-    out["time_ns"] = first
-    out["link"] = LinkState.SETTLED
-    return out

@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from typing import Final
 
-from otelgpu.families.profiles.names import truncated
+from otelgpu.families.profiles.gil import gil_marks
+from otelgpu.families.profiles.names import GIL, truncated
 from otelgpu.model.losses import Reasons
+from otelgpu.model.profiles import FrameType
 from otelgpu.model.samples import Frame, StackNamed
 
 STACKS: Final = 65_536
@@ -42,7 +44,7 @@ class StackTable:
         self._stacks: OrderedDict[tuple[int, int], FrameIds] = OrderedDict()
         self._of_process: dict[int, set[int]] = {}
         self._ids: dict[Frame, int] = {}
-        self.frames: list[Frame] = []
+        self._restart()
         self._limit, self._frame_limit = stacks, frames
         self.counters: Counter[str] = Counter()
 
@@ -71,6 +73,11 @@ class StackTable:
         number = self._ids.setdefault(frame, len(self.frames))
         if number == len(self.frames):
             self.frames.append(frame)
+            self.gil_marks.append(gil_marks(frame))
+            if frame.type is FrameType.PYTHON:
+                self.python.add(number)
+            if _is_shown(frame):
+                self.shown.add(number)
         return number
 
     def ids(self, tgid: int, stack: int) -> FrameIds | None:
@@ -89,16 +96,29 @@ class StackTable:
         """Where there are too many frames: keep those of the stacks that are held. Numbers change."""
         if len(self.frames) <= self._frame_limit:
             return
-        before, self.frames, self._ids = self.frames, [], {}
-        for key, ids in self._stacks.items():
-            self._stacks[key] = tuple(self.frame(before[each]) for each in ids)
+        self._renumber()
         while len(self.frames) > self._frame_limit and len(self._stacks) > 1:
             for _ in range((len(self._stacks) + 1) // 2):
                 self._forget(next(iter(self._stacks)))
                 self.counters["stacks_forgotten"] += 1
-            before, self.frames, self._ids = self.frames, [], {}
-            for key, ids in self._stacks.items():
-                self._stacks[key] = tuple(self.frame(before[each]) for each in ids)
+            self._renumber()
+
+    def _restart(self) -> None:
+        """No frame has a number."""
+        self._ids = {}
+        self.frames: list[Frame] = []
+        self.gil_marks: list[int] = []
+        """Of each of them."""
+        self.python: set[int] = set()
+        """Numbers of Python frames."""
+        self.shown: set[int] = set()
+        """Numbers of frames that a profile by Python frames shows."""
+
+    def _renumber(self) -> None:
+        before = self.frames
+        self._restart()
+        for key, ids in self._stacks.items():
+            self._stacks[key] = tuple(self.frame(before[each]) for each in ids)
 
     def _forget(self, key: tuple[int, int]) -> None:
         del self._stacks[key]
@@ -107,3 +127,12 @@ class StackTable:
             mine.discard(key[1])
             if not mine:
                 del self._of_process[key[0]]
+
+
+def _is_shown(frame: Frame) -> bool:
+    """Of a profile by Python frames: those, and that some of them are missing; native ones may be cut all the same."""
+    return (
+        frame.type is FrameType.PYTHON
+        or frame == GIL
+        or (frame.name.startswith("[truncated: python") and not frame.file)
+    )

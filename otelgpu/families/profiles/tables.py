@@ -86,7 +86,7 @@ class BatchTables:
             if known is None:
                 self.lost += int(counts[place])
                 known = (self._book.frame(NOT_KEPT),)
-            elif self._waits and waits_for_gil(map(self._book.frames.__getitem__, known)):
+            elif self._waits and waits_for_gil(map(self._book.gil_marks.__getitem__, known)):
                 known = (self._book.frame(GIL), *known)
             if waker:
                 woken = self._known(waker_tgid, waker)
@@ -108,14 +108,14 @@ class BatchTables:
 
     def _stack(self, frames: FrameIds) -> int:
         if self._python_only:
-            of_book = self._book.frames
-            if not any(of_book[each].type is FrameType.PYTHON for each in frames):
+            if self._book.python.isdisjoint(frames):
                 return -1
-            frames = tuple(each for each in frames if _is_shown(of_book[each]))
+            frames = tuple(filter(self._book.shown.__contains__, frames))
         known = self._location_of
-        for each in frames:
-            if each not in known:
-                known[each] = self._location(self._book.frames[each])
+        if not known.keys() >= set(frames):
+            for each in frames:
+                if each not in known:
+                    known[each] = self._location(self._book.frames[each])
         return self._stacks.setdefault(tuple(map(known.__getitem__, frames)), len(self._stacks))
 
     def _location(self, frame: Frame) -> int:
@@ -147,12 +147,3 @@ class BatchTables:
             build_id_htlhash="",
         )
         return self._mappings.setdefault(mapping, len(self._mappings))
-
-
-def _is_shown(frame: Frame) -> bool:
-    """Of a profile by Python frames: those, and that some of them are missing; native ones may be cut all the same."""
-    return (
-        frame.type is FrameType.PYTHON
-        or frame == GIL
-        or (frame.name.startswith("[truncated: python") and not frame.file)
-    )

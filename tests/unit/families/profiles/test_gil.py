@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from otelgpu.families.profiles.gil import waits_for_gil
+from otelgpu.families.profiles.gil import gil_marks, waits_for_gil
 from otelgpu.model.profiles import FrameType
 from otelgpu.model.samples import Frame
 from tests.unit.families.profiles.profile_builders import native, python
@@ -36,7 +36,7 @@ STRIPPED = native("python3.11+0x1a2b30", "/usr/bin/python3.11")
     ],
 )
 def test_it_is_a_wait_for_the_lock(frames: tuple[Frame, ...]) -> None:
-    assert waits_for_gil(frames)
+    assert waits_for_gil(map(gil_marks, frames))
 
 
 @pytest.mark.parametrize(
@@ -52,4 +52,4 @@ def test_it_is_a_wait_for_the_lock(frames: tuple[Frame, ...]) -> None:
     ],
 )
 def test_it_is_another_wait(frames: tuple[Frame, ...]) -> None:
-    assert not waits_for_gil(frames)
+    assert not waits_for_gil(map(gil_marks, frames))
