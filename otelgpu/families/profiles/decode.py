@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 
 from otelgpu.families.profiles.storage.names import StorageNames
+from otelgpu.model.codes import all_of
 from otelgpu.model.inputs import Batch
 from otelgpu.model.samples import SampleKind, Samples, ThreadState, samples
 
@@ -22,8 +23,9 @@ _HEAD: Final = (
     *("cpu", "kind"),
 )
 _OWN: Final = {"stack": "stack", "value": "value", "size_bytes": "bytes", "other": "other", "name": "name"}
-_KINDS: Final = np.array(sorted(SampleKind))
-_STATES: Final = np.array(sorted(ThreadState))
+_IS_KIND: Final = np.isin(np.arange(256), sorted(SampleKind))
+_STATE: Final = np.where(np.isin(np.arange(256), sorted(ThreadState)), np.arange(256), 0).astype(np.uint8)
+"""By what records say, up to 255."""
 _MOST: Final = np.uint64(2**63 - 1)
 
 
@@ -46,13 +48,13 @@ class ProfileDecoder:
             return samples(0)
         self._names.see(batch)
         heads, records = batch.heads, batch.records
-        known = np.isin(heads["kind"], _KINDS)
-        if not known.all():
+        known = _IS_KIND[np.minimum(heads["kind"], 255)]
+        if not all_of(known):
             heads, records = heads[known], records[known]
         rows = samples(len(records))
         for name in _HEAD:
             rows[name] = heads[name]
         for name, theirs in _OWN.items():
             rows[name] = records[theirs] if name != "value" else np.minimum(records[theirs], _MOST)
-        rows["state"] = np.where(np.isin(records["state"], _STATES), records["state"], 0)
+        rows["state"] = _STATE[records["state"]]
         return rows

@@ -242,7 +242,10 @@ class ProfileSession:
                 self._links.leave(last)
                 rows[leaving] = last
             settled = self._links.settle(rows, final=final)
-            if settled.any():
+            if settled.all():
+                self._settled.append(rows)
+                rows = np.zeros(0, dtype=LINKED_ROW)
+            elif settled.any():
                 self._settled.append(rows.compress(settled))
                 rows = rows.compress(~settled)
         self._unsettled = rows
@@ -314,8 +317,10 @@ class ProfileSession:
         tgid_of_group = rows["tgid"][order[[0, *cuts.tolist()]]].tolist()
         for mine, tgid in zip(np.split(order, cuts), tgid_of_group, strict=True):
             some = rows.take(mine)
-            for one in np.unique(some["tgid"]).tolist() if (some["tgid"] != tgid).any() else [tgid]:
-                columns = self._columns(some.compress(some["tgid"] == one), one, offset_ns)
+            of_one = some["tgid"] == tgid
+            for one in [tgid] if of_one.all() else np.unique(some["tgid"]).tolist():
+                theirs = some if of_one.all() else some.compress(some["tgid"] == one)
+                columns = self._columns(theirs, one, offset_ns)
                 if len(columns):
                     self._done.append(columns)
 

@@ -16,6 +16,7 @@ neither replaced nor folded.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 from msgspec import Struct
@@ -141,6 +142,7 @@ def is_tail_call(name: str) -> bool:
     return name.startswith(_TAIL_CALLS)
 
 
+@lru_cache(maxsize=4096)  # each native frame of each stack is asked for
 def is_internal(name: str) -> bool:
     """Whether a native function of that name is one of INTERNAL, or the compiler's variant of one."""
     return name.partition(".")[0] in INTERNAL or name.startswith(_INTERNAL_PREFIXES)

@@ -159,13 +159,15 @@ class SampleProfiles:
             ready[:] = True
         self._held = waits.compress(~ready) if not ready.all() else None
         self._wakers = new_wakers[-WAITS_HELD:] if new_wakers is not None and len(new_wakers) else None
-        rows = rows.compress(ready)
-        alone = copied(rows)
-        alone["waker_stack"] = 0
-        alone["waker_tgid"] = 0
-        return self._asked(ProfileKind.OFFCPU, names.OFF_CPU, rows) + self._asked(
-            ProfileKind.PYTHON, names.PYTHON_WALL, alone
-        )
+        if not ready.all():
+            rows = rows.compress(ready)
+        found = self._asked(ProfileKind.OFFCPU, names.OFF_CPU, rows)
+        if ProfileKind.PYTHON in self._kinds:
+            alone = copied(rows) if found else rows
+            alone["waker_stack"] = 0
+            alone["waker_tgid"] = 0
+            found += self._asked(ProfileKind.PYTHON, names.PYTHON_WALL, alone)
+        return found
 
 
 def _rows(samples: Samples) -> Rows:

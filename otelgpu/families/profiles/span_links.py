@@ -126,9 +126,11 @@ class SpanLinks:
             return
         of_tasks = rows["context_source"][rest] == ContextSource.TASK
         tids, times_ns = (np.ascontiguousarray(rows[name][rest]) for name in ("tid", "time_ns"))
-        owners = np.empty(len(rest), dtype=np.int64)
-        owners[~of_tasks] = self._owners_at(tids[~of_tasks], times_ns[~of_tasks], final)
-        if of_tasks.any():
+        if not of_tasks.any():
+            owners = self._owners_at(tids, times_ns, final)
+        else:
+            owners = np.empty(len(rest), dtype=np.int64)
+            owners[~of_tasks] = self._owners_at(tids[~of_tasks], times_ns[~of_tasks], final)
             some = rest[of_tasks]
             tgids, span_ids = np.ascontiguousarray(rows["tgid"][some]), rows["span_id"][some]
             owners[of_tasks] = self._owners_by_task(
@@ -152,11 +154,12 @@ class SpanLinks:
         """Steps are intervals: where a thread was in the same one at two times, it was in between."""
         tgids = np.ascontiguousarray(rows["tgid"][waiting])
         stepping = [tgid for tgid in values_of(tgids) if self._has_steps(tgid)]
+        if not stepping:
+            _set(rows, waiting, None)
+            return
         inside = np.isin(tgids, stepping)
         _set(rows, waiting[~inside], None)
         waiting = waiting[inside]
-        if not len(waiting):
-            return
         order = waiting[np.lexsort([rows[name][waiting] for name in ("time_ns", "tid", "tgid")])]
         threads = rows["tgid"][order].astype(np.uint64) << np.uint64(32) | rows["tid"][order]
         asked = 0

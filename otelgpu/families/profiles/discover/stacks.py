@@ -468,7 +468,8 @@ class StackNamer:
             if found is None:
                 found = self._native_frame(tgid, process, address)
             frame, evaluates = found
-            evaluates = evaluates or any(start <= address < end for start, end in ranges)
+            for start, end in ranges:
+                evaluates = evaluates or start <= address < end
             if evaluates and self._is_instruction(frames, evaluators, has_tail_calls):
                 frames.pop()
                 evaluators.pop()
