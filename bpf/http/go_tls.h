@@ -158,6 +158,16 @@ static __noinline void go_write_returned(const struct identity *who, __u64 conn)
 		end_go_session(who, conn);
 }
 
+/* It returned, and its bytes were reported. */
+static __noinline void forget_go_call(const struct identity *who, const struct go_call_key *key,
+				      const struct go_call *call)
+{
+	if (call->transfer.direction == HTTP_DIRECTION_WRITE)
+		go_write_returned(who, call->conn);
+	if (!bpf_map_delete_elem(&go_calls, key))
+		give_place_back(who->tgid, HTTP_TABLE_GO_CALLS, true);
+}
+
 /* One more session; `began_ns`: 0 where bytes of it may have been missed. */
 static __noinline void begin_go_session(const struct identity *who, __u64 conn, __u64 began_ns)
 {
@@ -337,10 +347,7 @@ int go_tls_returns(struct pt_regs *regs)
 			begin_go_session(&who, call->conn, 0);
 		clear_text(&call->transfer, call->conn, &thread->chunk);
 	}
-	if (call->transfer.direction == HTTP_DIRECTION_WRITE)
-		go_write_returned(&who, call->conn);
-	if (!bpf_map_delete_elem(&go_calls, &key))
-		give_place_back(who.tgid, HTTP_TABLE_GO_CALLS, true);
+	forget_go_call(&who, &key, call);
 	return 0;
 }
 

@@ -124,19 +124,18 @@ static __noinline struct holder *begin_holding(__u32 tgid)
 	__u64 own = bpf_get_current_cgroup_id();
 	struct holding *cgroup;
 
+	/* Made by user space: what it holds is its cgroup's from now on. */
+	if (found && (found->cgroup || __sync_val_compare_and_swap(&found->cgroup, 0, own)))
+		return found;
+	cgroup = holding_of(own);
 	if (found) {
-		/* Made by user space: what it holds is its cgroup's from now on. */
-		if (!found->cgroup && !__sync_val_compare_and_swap(&found->cgroup, 0, own)) {
-			cgroup = holding_of(own);
-			if (cgroup) {
-				__sync_fetch_and_add(&cgroup->held[HTTP_TABLE_HOLDERS], 1);
-				__sync_fetch_and_add(&cgroup->held[HTTP_TABLE_CONNECTIONS],
-						     found->held[HTTP_TABLE_CONNECTIONS]);
-			}
+		if (cgroup) {
+			__sync_fetch_and_add(&cgroup->held[HTTP_TABLE_HOLDERS], 1);
+			__sync_fetch_and_add(&cgroup->held[HTTP_TABLE_CONNECTIONS],
+					     found->held[HTTP_TABLE_CONNECTIONS]);
 		}
 		return found;
 	}
-	cgroup = holding_of(own);
 	if (cgroup && !within_dynamic_share(0, cgroup->held[HTTP_TABLE_HOLDERS] + 1,
 					    free_places(HTTP_TABLE_HOLDERS), HOLDERS)) {
 		count(COUNTER_CONNECTION_SHARE_SPENT);
