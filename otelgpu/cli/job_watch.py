@@ -18,6 +18,8 @@ from msgspec import structs
 
 from otelgpu.cli.asked_server import AskedServer
 from otelgpu.cli.model_files import FoundModel, find_model
+from otelgpu.cli.stall_surroundings import Reading, between, read_own
+from otelgpu.diagnose.stall.surroundings import Surroundings
 from otelgpu.diagnose.utilization.devices import DeviceUse, device_uses
 from otelgpu.diagnose.utilization.job_facts import LONGEST_VALUE, libraries_of
 from otelgpu.diagnose.utilization.job_facts import VARIABLES as VARIABLES_COMPARED
@@ -60,6 +62,9 @@ class JobWatch:
         self._poller = DevicePoller(EVERY_S)
         self.model: FoundModel | None = None  # the first that a command names
         self._commands: dict[int, tuple[str, ...]] = {}  # that were looked through for one
+        self._groups: dict[
+            int, tuple[Reading, Reading]
+        ] = {}  # of control groups with a quota: first and last
         self._server = server
         self._asked_s = -ASK_S
         self._inputs: list[DeviceInput] = []
@@ -93,6 +98,14 @@ class JobWatch:
         """Why there is none, where it is known."""
         return next((REASONS[reason] for reason in self._poller.counters if reason in REASONS), "")
 
+    def surroundings(self) -> dict[int, Surroundings]:
+        """Of processes that the CPU quota of their control group held back: how often, and for how long."""
+        return {
+            pid: between(first, last, pid=pid)
+            for pid, (first, last) in self._groups.items()
+            if first.throttled is not None and first.throttled != last.throttled
+        }
+
     def server_note(self) -> str:
         """Why what the server said is of no use; "" where it is, or nobody asks."""
         server = self._server
@@ -117,6 +130,7 @@ class JobWatch:
                 continue
             self._alive_ns = time.time_ns()
             self._look_for_model(pid)
+            self._look_at_quota(pid)
             before = self.processes.get(pid, now)
             self.processes[pid] = structs.replace(
                 now,
@@ -137,6 +151,11 @@ class JobWatch:
         if server.models:  # which is better than what a command says
             self.model = None
             self._commands.clear()
+
+    def _look_at_quota(self, pid: int) -> None:
+        last = read_own(pid, proc=self._proc)
+        if last.quota_cpus is not None:
+            self._groups[pid] = self._groups.get(pid, (last, last))[0], last
 
     def _look_for_model(self, pid: int) -> None:
         facts = describe(pid, proc=self._proc) if self.model is None else None

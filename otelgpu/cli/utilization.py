@@ -330,6 +330,7 @@ def _job(watch: JobWatch, memory: MemoryExporter) -> Job:
         devices=watch.devices(),
         device_note=watch.device_note(),
         server_note=watch.server_note(),
+        surroundings=watch.surroundings(),
         rejected=rejected,
         lost=lost_of(memory.losses, beyond=_not_kept(rejected) + memory.stats()["spans_lost_memory_full"]),
     )

@@ -40,6 +40,9 @@ COLLECTIVE: Final = "collective"
 COMPILE: Final = "compile"
 OTHER: Final = "other_wait"
 
+FOR_A_CPU: Final = frozenset((CGROUP_THROTTLING, CPU_CONTENTION))
+"""What holds a thread back that is ready to run: in each step, and by chance in some of them for longer."""
+
 FILES: Final = frozenset((FILE_WRITE, FILE_SYNC, FILE_READ, FILE_CHANGE))
 """One piece of code opens, writes, syncs and closes a file: that is one stall, named by the longest of these."""
 

@@ -14,8 +14,8 @@ from msgspec import Struct
 from otelgpu.diagnose.stall.activities import Activity, activities
 from otelgpu.diagnose.stall.causes import (
     CAUSES,
-    CGROUP_THROTTLING,
     CPU_CONTENTION,
+    FOR_A_CPU,
     GIL,
     IDLE,
     INPUT,
@@ -185,7 +185,7 @@ def _verdict(
             every=finding.every,
             period_s=finding.period_ns / 1e9,
         ),
-        kernel=() if cause in (CPU_CONTENTION, CGROUP_THROTTLING) else _kernel(mine),
+        kernel=() if cause in FOR_A_CPU else _kernel(mine),
         holder=holder,
         cost=StallCost(seconds=finding.cost_ns / 1e9, share=finding.share),
         confidence=round(finding.explained, 3),

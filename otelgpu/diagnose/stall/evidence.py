@@ -6,7 +6,7 @@ from collections import Counter
 from statistics import median
 from typing import Final
 
-from otelgpu.diagnose.stall.causes import CGROUP_THROTTLING, CPU_CONTENTION, FILES, PAGE_FAULTS, SUBPROCESS
+from otelgpu.diagnose.stall.causes import CPU_CONTENTION, FILES, FOR_A_CPU, PAGE_FAULTS, SUBPROCESS
 from otelgpu.diagnose.stall.gaps import Finding
 from otelgpu.diagnose.stall.rhythm import Rhythm
 from otelgpu.diagnose.stall.surroundings import Surroundings
@@ -63,7 +63,7 @@ def _calls(finding: Finding) -> list[StallEvidence]:
 
 def _ready(finding: Finding) -> list[StallEvidence]:
     """How much of a call the thread would have run, had there been a CPU."""
-    if finding.cause in (CPU_CONTENTION, CGROUP_THROTTLING):
+    if finding.cause in FOR_A_CPU:
         return []
     ready = sum(each.ready_ns for each in finding.activities)
     total = sum(each.length_ns for each in finding.activities)
@@ -78,7 +78,7 @@ def _ready(finding: Finding) -> list[StallEvidence]:
 
 def _surrounding(finding: Finding, around: Surroundings) -> list[StallEvidence]:
     found = []
-    if around.throttled_s and around.throttled_times and finding.cause in (CGROUP_THROTTLING, CPU_CONTENTION):
+    if around.throttled_s and around.throttled_times and finding.cause in FOR_A_CPU:
         quota = f" (quota: {around.quota_cpus:.3g} CPUs)" if around.quota_cpus is not None else ""
         times = f"{around.throttled_times} times"
         if around.quota_periods:

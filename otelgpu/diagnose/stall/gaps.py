@@ -32,6 +32,7 @@ from otelgpu.diagnose.stall.causes import (
     FILE_CHANGE,
     FILE_SYNC,
     FILES,
+    FOR_A_CPU,
     GARBAGE_COLLECTION,
     GIL,
     IDLE,
@@ -65,9 +66,7 @@ SYNCED: Final = 0.25
 REGULAR: Final = 0.75
 """Share of the distances between gaps that are the same: then they come in every n-th step."""
 
-_FOR_A_CPU: Final = frozenset((CGROUP_THROTTLING, CPU_CONTENTION))
-"""What holds a thread back that is ready to run: in each step, and by chance in some of them for longer."""
-_EVERYWHERE: Final = _FOR_A_CPU | {GARBAGE_COLLECTION, PAGE_FAULTS, GIL}
+_EVERYWHERE: Final = FOR_A_CPU | {GARBAGE_COLLECTION, PAGE_FAULTS, GIL}
 """Causes that are of no one function."""
 
 I64 = npt.NDArray[np.int64]
@@ -112,7 +111,7 @@ def findings(found: Sequence[Activity], rhythm: Rhythm | None, begin_ns: int, en
                 (each for number, each in enumerate(more) if number != at), start=np.zeros_like(more[at])
             )
             in_steps = _in_steps(group, rhythm, total, more[at], others)
-        if steps is not None and cause_of_group(group) in _FOR_A_CPU:
+        if steps is not None and cause_of_group(group) in FOR_A_CPU:
             made = _dearer(in_steps, _steady(group, steps, total))
         elif steps is not None:
             made = in_steps or _steady(group, steps, total)

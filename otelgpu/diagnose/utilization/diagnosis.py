@@ -10,17 +10,20 @@ import numpy as np
 from msgspec import Struct, structs
 
 from otelgpu.diagnose.stall.activities import activities
-from otelgpu.diagnose.stall.causes import SLEEP
+from otelgpu.diagnose.stall.causes import CAUSES as WAITS
+from otelgpu.diagnose.stall.causes import CGROUP_THROTTLING, SLEEP
 from otelgpu.diagnose.stall.critical import cpu_ns, critical_threads
 from otelgpu.diagnose.stall.diagnosis import place_of
 from otelgpu.diagnose.stall.holders import line_of
 from otelgpu.diagnose.stall.observations import CALL_TIMES, Observations, ThreadSeen
+from otelgpu.diagnose.stall.processor import throttled
 from otelgpu.diagnose.stall.rhythm import Rhythm, find_rhythm
+from otelgpu.diagnose.stall.surroundings import Surroundings
 from otelgpu.diagnose.stall.verdicts import Spent, StallEvidence, ThreadPlace
 from otelgpu.diagnose.utilization.causes import API_MISUSE, BATCH_SIZE, CAUSES, LIBRARY_INSTALLATION
 from otelgpu.diagnose.utilization.devices import DeviceUse
 from otelgpu.diagnose.utilization.figures import Workload, figures
-from otelgpu.diagnose.utilization.findings import LEAST_SHARE, Loop, Loss, losses, wanted_cpu
+from otelgpu.diagnose.utilization.findings import LEAST_SHARE, Loop, Loss, Waits, losses, wanted_cpu
 from otelgpu.diagnose.utilization.gpu_calls import LAUNCH, DeviceTimes, GpuCalls, kind_of
 from otelgpu.diagnose.utilization.idle import BY_CALLS, Idle, idle_by_calls, idle_by_device
 from otelgpu.diagnose.utilization.job_facts import Calls, facts_of
@@ -50,7 +53,7 @@ class Job(Struct, kw_only=True):
     """All that was seen. ``watched_ns``: from when until when, Unix nanoseconds.
 
     ``processes``, ``devices``: None of a file, which has neither. ``products``: None: nobody looked.
-    ``names``: calls by name; ``host``: what is known of the machine.
+    ``names``: calls by name; ``host``: what is known of the machine; ``surroundings``: by process.
     """
 
     observations: Observations
@@ -69,6 +72,7 @@ class Job(Struct, kw_only=True):
     products: MatrixProducts | None = None
     names: Calls | None = None
     host: Mapping[str, str] = {}
+    surroundings: Mapping[int, Surroundings] = {}
 
     def shares_lost(self) -> tuple[float, float]:
         """Of the calls, and of what was seen of threads."""
@@ -148,17 +152,7 @@ def _judge(job: Job, pid: int, pids: Sequence[int]) -> Judged:
     lost = [found] if found is not None else []
     if found is None and loop is not None and loop.length_ns >= LEAST_SECONDS * 1e9:
         lost, others = losses(loop)
-        remarks = [
-            f"{each.share:.0%} of the time the GPU is idle while the thread is in {each.cause}: "
-            "otelgpu diagnose stall says where"
-            for each in others
-            if each.cause != SLEEP
-        ]
-        remarks += [
-            f"{each.share:.0%} of the time the GPU is idle while the program sleeps"
-            for each in others
-            if each.cause == SLEEP
-        ]
+        remarks = [_remark(each) for each in sorted(others, key=lambda each: each.cause == SLEEP)]
         if seen is not None and seen.blocking:
             lost.append(_blocking(loop))
         _bound_by_devices(lost, loop)
@@ -170,6 +164,15 @@ def _judge(job: Job, pid: int, pids: Sequence[int]) -> Judged:
             each.confidence = min(each.confidence, 0.5)
         remarks = []
     return Judged(pid=pid, thread=thread, loop=loop, steps=steps, losses=lost, remarks=remarks)
+
+
+def _remark(waits: Waits) -> str:
+    text = f"{waits.share:.0%} of the time the GPU is idle while "
+    if waits.cause == SLEEP:
+        return f"{text}the program sleeps"
+    if waits.cause == CGROUP_THROTTLING:
+        return f"{text}the thread {WAITS[waits.cause].says}: {WAITS[waits.cause].next}"
+    return f"{text}the thread is in {waits.cause}: otelgpu diagnose stall says where"
 
 
 def _thread(threads: Sequence[ThreadSeen], calls: GpuCalls) -> ThreadSeen | None:
@@ -192,6 +195,7 @@ def _loop(
         return None, None
     begin, end = int(launches.begin_ns[0]), max(int(calls.end_ns.max()), int(launches.begin_ns[0]) + 1)
     found = [each for each in activities(thread) if begin <= each.begin_ns < end]
+    found = throttled(found, job.surroundings.get(thread.pid))
     steps = find_rhythm(thread, begin, end)
     devices = _devices_of(job, [thread.pid])
     peak = peak_of(devices[0].model, job.peaks) if devices else None

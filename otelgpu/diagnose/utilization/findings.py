@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct, field
 
 from otelgpu.diagnose.stall.activities import Activity
-from otelgpu.diagnose.stall.causes import CPU_CONTENTION, IDLE, own_frame
+from otelgpu.diagnose.stall.causes import FOR_A_CPU, IDLE, own_frame
 from otelgpu.diagnose.stall.gaps import file_of
 from otelgpu.diagnose.stall.observations import CPU, OFF_CPU, Seen, ThreadSeen
 from otelgpu.diagnose.stall.verdicts import StallEvidence
@@ -227,7 +227,7 @@ def _stretches(loop: Loop) -> tuple[I64, I64, I64]:
     """Idle intervals without the activities in them; and whether the device certainly had nothing."""
     begins, ends, drained = [], [], []
     at, idle = 0, loop.idle
-    waits = [each for each in loop.activities if each.cause != CPU_CONTENTION]  # who is ready has work to do
+    waits = [each for each in loop.activities if each.cause not in FOR_A_CPU]  # who is ready has work to do
     for begin, end, empty in zip(
         idle.begin_ns.tolist(), idle.end_ns.tolist(), idle.drained.tolist(), strict=True
     ):
@@ -270,7 +270,7 @@ def _sites(samples: Sequence[Seen], begins: I64, ends: I64) -> Counter[Frame | N
 
 def _ready_ns(loop: Loop, begins: I64, ends: I64) -> I64:
     """For how long of each stretch the thread was ready, and got no CPU: it prepared nothing then."""
-    waits = [each for each in loop.activities if each.cause == CPU_CONTENTION]
+    waits = [each for each in loop.activities if each.cause in FOR_A_CPU]
     ready = Idle(
         begin_ns=np.array([each.begin_ns for each in waits], dtype=np.int64),
         end_ns=np.array([each.end_ns for each in waits], dtype=np.int64),
@@ -354,7 +354,7 @@ def _lost_by_grids(loop: Loop, evidence: list[StallEvidence]) -> int:
     waits = loop.calls.of(SYNC)
     launching += int((waits.end_ns - waits.begin_ns).sum())
     blocks = float(np.median(np.repeat(launches.blocks[known], np.minimum(launches.count[known], 1000))))
-    ready = sum(each.length_ns for each in loop.activities if each.cause == CPU_CONTENTION)
+    ready = sum(each.length_ns for each in loop.activities if each.cause in FOR_A_CPU)
     if launching < LAUNCHING_SHARE * (loop.length_ns - ready) or blocks >= loop.sms:
         return 0
     text = f"a grid has {blocks:.0f} blocks in the median, the device {loop.sms} multiprocessors"

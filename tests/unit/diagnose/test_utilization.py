@@ -8,6 +8,7 @@ import pytest
 from msgspec import structs
 
 from otelgpu.diagnose.stall.observations import Observations
+from otelgpu.diagnose.stall.surroundings import Surroundings
 from otelgpu.diagnose.utilization.causes import CAUSES, cause_of_wait
 from otelgpu.diagnose.utilization.devices import ProcessUse
 from otelgpu.diagnose.utilization.diagnosis import Job, diagnose
@@ -192,6 +193,25 @@ def test_who_waits_for_a_cpu_prepares_nothing() -> None:
     report = report_of(fill)
     assert causes(report) == []
     assert any("cpu_contention" in remark for remark in report.remarks)
+
+
+def test_a_thread_that_its_quota_holds_back_is_told_so() -> None:
+    timeline = GpuTimeline()
+    for _ in range(40):
+        timeline.launch()
+        timeline.synchronize(20)
+        timeline.row("off_cpu", 80, (LOOP,), state="runnable")
+        timeline.now += 80_000_000
+    watched = job(timeline)
+    assert "in cpu_contention" in diagnose(watched)[0].remarks[0]
+    watched.surroundings = {
+        PID: Surroundings(throttled_s=3.2, throttled_times=40, quota_periods=40, quota_cpus=0.2)
+    }
+    report, _ = diagnose(watched)
+    (remark,) = report.remarks
+    assert "while the thread is ready to run and is held back by the CPU quota of its control group" in remark
+    assert "raise the quota" in remark
+    assert report.table[0].cause == "cgroup_throttling"
 
 
 def test_a_look_at_a_result_stays_one_where_the_thread_is_preempted_after_it() -> None:

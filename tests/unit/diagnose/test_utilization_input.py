@@ -12,7 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otelgpu.cli.job_watch import read_process
+from otelgpu.cli import job_watch
+from otelgpu.cli.job_watch import JobWatch, read_process
+from otelgpu.cli.stall_surroundings import Reading
 from otelgpu.cli.utilization import installed_peaks
 from otelgpu.diagnose.utilization.devices import device_uses
 from otelgpu.diagnose.utilization.diagnosis import diagnose
@@ -311,6 +313,24 @@ def test_a_process_is_read(tmp_path: Path, value: str, count: int) -> None:
     assert found.frameworks == ["PyTorch"]
     assert "terminal" in found.interactive
     assert read_process(8, proc=tmp_path) is None
+
+
+def test_quotas_of_a_job_are_read_from_first_to_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    def reading(times: int, quota: float | None = 0.5) -> Reading:
+        counted = (times, 2 * times, times / 10)
+        return Reading(
+            group=Path("/job"), throttled=counted, quota_cpus=quota, faults=None, others={}, dirtied={}
+        )
+
+    watch = JobWatch()
+    for times in (10, 12, 25):
+        readings = {7: reading(times), 8: reading(times, None), 9: reading(3)}
+        monkeypatch.setattr(job_watch, "read_own", lambda pid, proc, known=readings: known[pid])
+        for pid in readings:
+            watch._look_at_quota(pid)
+    (found,) = watch.surroundings().items()
+    assert found[0] == 7
+    assert (found[1].throttled_times, found[1].quota_periods, found[1].quota_cpus) == (15, 30, 0.5)
 
 
 def test_columns_of_no_calls_are_empty() -> None:
