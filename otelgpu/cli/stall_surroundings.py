@@ -47,8 +47,8 @@ def read(pid: int, *, proc: Path = Path("/proc"), cgroups: Path = _CGROUPS) -> R
 
 
 def read_own(pid: int, *, proc: Path = Path("/proc"), cgroups: Path = _CGROUPS) -> Reading:
-    """The same, without what others do: four small files."""
-    folder = _cpu_group(pid, proc, cgroups)
+    """The same, without what others do: a few small files."""
+    folder = _tightest(_cpu_group(pid, proc, cgroups), cgroups)
     return Reading(
         group=folder,
         throttled=_throttled(folder),
@@ -138,6 +138,18 @@ def _cpu_group(pid: int, proc: Path, cgroups: Path) -> Path | None:
                 if (cgroups / name).is_dir():
                     return cgroups.joinpath(name, *parts)
     return None
+
+
+def _tightest(folder: Path | None, cgroups: Path) -> Path | None:
+    """Of a group and those above it that which has the smallest quota: it holds all below back, as a pod's does."""
+    if folder is None:
+        return None
+    quotas = {
+        group: quota
+        for group in (folder, *folder.parents)
+        if group.is_relative_to(cgroups) and (quota := _quota(group)) is not None
+    }
+    return min(quotas, key=lambda group: quotas[group], default=folder)
 
 
 def _throttled(folder: Path | None) -> tuple[int, int, float] | None:

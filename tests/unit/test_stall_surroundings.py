@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from otelgpu.cli.stall_surroundings import between, read
+from otelgpu.cli.stall_surroundings import between, read, read_own
 
 PID = 2**22 + 7
 
@@ -79,6 +79,28 @@ def test_what_was_counted_meanwhile_is_the_difference(version: int, tmp_path: Pa
     assert (found.minor_faults, found.major_faults) == (300, 15)
     assert found.others_cpu_s == pytest.approx(seconds_used)
     assert between(*readings, mine=frozenset((PID + 1,))).neighbours == []
+
+
+@pytest.mark.parametrize(
+    ("quotas", "name", "cpus"),
+    [
+        (("max", "50000", "max"), "pod/job", 0.5),
+        (("max", "50000", "20000"), "pod/job/own", 0.2),
+        (("10000", "50000", "20000"), "pod", 0.1),
+        (("max", "max", "max"), "pod/job/own", None),
+    ],
+)
+def test_the_tightest_quota_of_a_group_and_those_above_it_counts(
+    tmp_path: Path, quotas: tuple[str, str, str], name: str, cpus: float | None
+) -> None:
+    proc, cgroups = tmp_path / "proc", tmp_path / "cgroup"
+    process(proc, PID, 100, group="0::/pod/job/own\n")
+    for folder, quota in zip(("pod", "pod/job", "pod/job/own"), quotas, strict=True):
+        group(cgroups, folder, {"cpu.max": f"{quota} 100000"})
+    group(cgroups, "", {"cgroup.controllers": "cpu"})
+    (tmp_path / "cpu.max").write_text("1 100000")  # of nothing
+    found = read_own(PID, proc=proc, cgroups=cgroups)
+    assert (found.group, found.quota_cpus) == (cgroups / name, cpus)
 
 
 def test_who_came_into_another_group_has_no_difference(tmp_path: Path) -> None:
