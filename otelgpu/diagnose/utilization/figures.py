@@ -21,7 +21,9 @@ from otelgpu.diagnose.utilization.model_shape import ModelShape
 from otelgpu.diagnose.utilization.peaks import Peak
 from otelgpu.diagnose.utilization.verdicts import Figure
 
-NO_CONFIGURATION: Final = "FLOPs unknown: give --model-config or --ask-server, or --flops for those of calls of cuBLAS"
+NO_CONFIGURATION: Final = (
+    "FLOPs unknown: give --model-config or --ask-server, or --flops for those of calls of cuBLAS"
+)
 _NO_PRODUCTS: Final = "no call of cuBLAS or cuBLASLt was seen whose shapes are known"
 _NO_GPM: Final = (
     "not read: NVML's GPM is on Hopper and newer, and is not there on this device, or too few readings"
