@@ -47,6 +47,7 @@ from tests.rig.cpu_time import cpu_s
 from tests.rig.faulty_proxy import Fault, faulty_proxy
 from tests.rig.llm_load import LlmLoad
 from tests.rig.metrics import metrics_reported
+from tests.rig.priority import FIRST
 from tests.rig.spans import spans_of_lines
 from tests.unit.export.builders import spans
 
@@ -124,13 +125,15 @@ def agent_under_load(
 ) -> Run:
     """Observe, let ``ill`` happen meanwhile, end; ``more``: OTEL_EXPORTER_OTLP_* by the ends of their names.
 
+    The agent goes before all else: the time of its end is its own, and if it were busy the service would have to wait.
+
     ``patient``: as users have it, not :data:`IMPATIENT`.
     """
     variables = {"ENDPOINT": endpoint, "PROTOCOL": protocol, **more}
     environment = {f"OTEL_EXPORTER_OTLP_{name}": value for name, value in variables.items()}
     environment["OTELGPU_METRIC_INTERVAL_MS"] = "500"
     program = [OTELGPU] if patient else [sys.executable, "-c", IMPATIENT]
-    command = [*program, "attach", "--export=otlp", f"--export=file:{file}", f"-p{service.pid}"]
+    command = [*FIRST, *program, "attach", "--export=otlp", f"--export=file:{file}", f"-p{service.pid}"]
     with (
         LlmLoad(service, pause_s=PAUSE_S) as load,
         subprocess.Popen(command, env=os.environ | environment, stderr=subprocess.PIPE, text=True) as agent,

@@ -24,14 +24,8 @@ from otelgpu.diagnose.stall.verdicts import StallReport
 from tests.gallery.cases import CASES, Case
 from tests.gallery.results import Said, said_of
 from tests.rig import ROOT
+from tests.rig.priority import FIRST
 
-FIRST: Final = (
-    *("setsid", "--wait", "sh", "-c"),
-    '[ ! -e /proc/self/autogroup ] || echo -15 > /proc/self/autogroup; exec nice -n -15 "$@"',
-    "sh",
-)
-"""How what is not to wait for others is started, by root: where they leave a thread no CPU, who waits for it has no
-fault."""
 _CGROUPS: Final = Path("/sys/fs/cgroup")
 
 

@@ -1,8 +1,8 @@
 """``python -m tests.gallery.utilization [NAME…]``: run programs under ``otelgpu diagnose utilization``; a table of what
 was said.
 
-Each is started under the command, on a device of the fake runtime and the fake NVML; the verdict that comes first
-counts.
+Each is started under the command, on a device of the fake runtime and the fake NVML, before what else the machine
+does; the verdict that comes first counts.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from otelgpu.diagnose.utilization.sentences import sentence
 from otelgpu.diagnose.utilization.verdicts import UtilizationReport
 from tests.gallery.programs.device import BLOCK_US, FAKES, nvml
 from tests.rig import ROOT
+from tests.rig.priority import FIRST
 
 NOTHING: Final = "nothing"
 
@@ -90,7 +91,18 @@ def diagnose(name: str, *options: str) -> Said:
         (Path(folder) / "nvml.txt").write_text(nvml(CASES[name].devices if name in CASES else 1, used=0))
         program = [sys.executable, "-m", "tests.gallery.programs", name, folder]
         done = subprocess.run(
-            [sys.executable, "-m", "otelgpu", "diagnose", "utilization", "--json", *options, "--", *program],
+            [
+                *FIRST,
+                sys.executable,
+                "-m",
+                "otelgpu",
+                "diagnose",
+                "utilization",
+                "--json",
+                *options,
+                "--",
+                *program,
+            ],
             cwd=ROOT,
             env=environ,
             capture_output=True,

@@ -18,6 +18,7 @@ from otelgpu.sources.capture import CaptureReader
 from tests.kernel.observing import OTELGPU
 from tests.rig import missing_compiler
 from tests.rig.gloo_ranks import run_gloo_ranks
+from tests.rig.priority import FIRST
 
 pytestmark = pytest.mark.skipif(missing_compiler() is not None, reason=f"needs {missing_compiler()}")
 
@@ -82,7 +83,6 @@ def counted(rows: Operations, decoder: GlooDecoder) -> dict[str, int]:
     }
 
 
-@pytest.mark.alone(reason="whom others keep from computing is late")
 @pytest.mark.parametrize(
     ("late", "cause"),
     [({"late-us": 16000}, "host"), ({"load-us": 24000}, "input"), ({}, "")],
@@ -94,7 +94,8 @@ def test_the_late_rank_is_found_and_none_in_a_healthy_job(
     lines, tables = tmp_path / "spans.jsonl", tmp_path / "tables"
     usual = {"steps": 150, "load-us": 8000, "forward-us": 8000}
     options = [[f"--{name}={value}" for name, value in each.items()] for each in (usual, usual | late, usual)]
-    prefix = (OTELGPU, "run", f"--export=file:{lines}", f"--export=parquet:{tables}", "--")
+    # Whom others keep from computing is late.
+    prefix = (*FIRST, OTELGPU, "run", f"--export=file:{lines}", f"--export=parquet:{tables}", "--")
     run_gloo_ranks(tmp_path, options, prefix=prefix)
     for path in (lines, tables):
         _, report, *_ = look([str(path)], None, None, None)

@@ -9,6 +9,7 @@ import pytest
 
 from tests.kernel.observing import OTELGPU, Span, read_metrics, read_spans
 from tests.rig import RankTruth, run_ranks
+from tests.rig.priority import FIRST
 from tests.rig.ranks import COLLECTIVES, FUNCTIONS, NcclVersion
 
 LATE_S, LATE_RANK = 0.05, 5
@@ -16,9 +17,12 @@ Key = tuple[str, str, int]  # communicator, operation, sequence
 
 
 def observed(folder: Path, *options: str, version: NcclVersion = "2.28.9") -> tuple[list[RankTruth], Path]:
-    """Run program_collectives under otelgpu: what its ranks say, and the file of what was seen."""
+    """Run program_collectives under otelgpu: what its ranks say, and the file of what was seen.
+
+    A rank that others hold up for two seconds is late, and not in its collective's skew.
+    """
     seen = folder / "seen.jsonl"
-    command = (OTELGPU, "run", f"--export=file:{seen}", "--")
+    command = (*FIRST, OTELGPU, "run", f"--export=file:{seen}", "--")
     ranks = run_ranks("collectives", *options, truth=folder, prefix=command, version=version)
     return ranks.collectives(version), seen
 
@@ -47,7 +51,6 @@ def phase(spans: list[Span], name: str) -> list[Span]:
     return [span for span in spans if span["attributes"].get("nccl.phase") == name]
 
 
-@pytest.mark.alone(reason="a rank that is held up for two seconds is late, and not in its collective's skew")
 @pytest.mark.parametrize(
     ("version", "options"),
     [

@@ -14,9 +14,10 @@ import pytest
 
 from otelgpu.cli.stall_surroundings import between, read
 from tests.gallery.cases import CASES
-from tests.gallery.run import FIRST, diagnose
+from tests.gallery.run import diagnose
 from tests.kernel.observing import OTELGPU
 from tests.rig import ROOT
+from tests.rig.priority import FIRST
 
 pytestmark = [pytest.mark.long, pytest.mark.alone(reason="who waits for a CPU stands still indeed")]
 

@@ -1,4 +1,7 @@
-"""`diagnose utilization` on live programs with a device of the fake runtime and the fake NVML."""
+"""`diagnose utilization` on live programs with a device of the fake runtime and the fake NVML.
+
+They go before what else the machine does: a thread that gets no CPU feeds no device.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,9 @@ from tests.gallery.programs.products import CALLS, FLOPS
 from tests.gallery.utilization import CASES, NOTHING, Said, diagnose
 from tests.kernel.observing import OTELGPU
 from tests.rig import ROOT, fake_cudart_path
+from tests.rig.priority import FIRST
 
-pytestmark = [pytest.mark.long, pytest.mark.alone(reason="a thread that gets no CPU feeds no device")]
+pytestmark = pytest.mark.long
 
 TRIES = 3
 """Of a program with a cause: on a machine on which others work it may be idle for another reason."""
@@ -62,6 +66,7 @@ def test_a_recording_says_the_same_and_a_page_is_written(tmp_path: Path) -> None
     kinds = "cpu,offcpu,syscall,file,cuda,nccl"
     subprocess.run(
         [
+            *FIRST,
             OTELGPU,
             "profile",
             "-t",
