@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.kernel.observing import Session, read_metrics
+from tests.rig import fake_cudart_path, start_cuda_client
 from tests.rig.cgroup import in_cgroup, own_cgroup, remove_cgroup
 
 ATTACKER: Final = 65_533
@@ -79,6 +81,20 @@ class Stage:
         arguments = str(requests), str(pause_s), str(of_connection)
         with self.start_victim(VICTIM, *arguments) as victim:
             assert victim.wait(timeout_s) == 0
+
+    def run_new_libraries(self, victims: int, *, calls: int, probed_s: float) -> None:
+        """Have victims make calls, each of a library that nobody has probed before: there is ``probed_s`` for that."""
+        with contextlib.ExitStack() as running:
+            clients = []
+            for number in range(victims):
+                library = self.folder / str(number) / "libcudart.so.12"
+                library.parent.mkdir()
+                shutil.copy(fake_cudart_path(), library)
+                start = start_cuda_client(prefix=self.victim, library=library, calls=calls)
+                clients.append(running.enter_context(start))
+            time.sleep(probed_s)
+            for client in clients:
+                client.finish()
 
     def unseen(self, requests: int) -> set[int]:
         """The numbers of requests that :meth:`ask_victim` made, of which no span of its server is exported.

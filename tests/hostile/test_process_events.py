@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import time
-from contextlib import ExitStack
 
 import pytest
 
 from tests.hostile.attacks import MAPPER
 from tests.hostile.stage import MOST_RSS_BYTES, Stage, ends_in_time, resident_bytes
 from tests.kernel.observing import cuda_calls, read_spans
-from tests.rig import fake_cudart_path, start_cuda_client
 
 VICTIMS = 8
 CALLS = 61
@@ -25,17 +22,7 @@ def test_new_programs_are_probed_while_another_container_maps_without_end(stage:
         for _ in range(2):
             stage.attack_with(MAPPER)
         time.sleep(2)
-        with ExitStack() as stack:
-            victims = []
-            for number in range(VICTIMS):
-                library = stage.folder / str(number) / "libcudart.so.12"  # one that nobody has probed yet
-                library.parent.mkdir()
-                shutil.copy(fake_cudart_path(), library)
-                client = start_cuda_client(prefix=stage.victim, library=library, calls=CALLS)
-                victims.append(stack.enter_context(client))
-            time.sleep(ATTACHED_S)
-            for victim in victims:
-                victim.finish()
+        stage.run_new_libraries(VICTIMS, calls=CALLS, probed_s=ATTACHED_S)
         assert resident_bytes(agent.process.pid, "VmHWM") < MOST_RSS_BYTES
         ends_in_time(agent)
     assert cuda_calls(read_spans(stage.traces))["cudaLaunchKernel"] == VICTIMS * CALLS

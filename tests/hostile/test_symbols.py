@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ import pytest
 
 from tests.hostile.stage import ATTACKER, MOST_RSS_BYTES, Stage, ends_in_time, resident_bytes
 from tests.kernel.observing import Session, cuda_calls, read_spans
-from tests.rig import fake_cudart_path, start_cuda_client
+from tests.rig import fake_cudart_path
 from tests.unit.elf.elf_builders import synthetic_elf
 
 WANTED = ("cudaLaunchKernel", "cudaMemcpyAsync", "cudaStreamSynchronize", "cudaMallocAsync", "cuMemAlloc_v2")
@@ -86,13 +85,7 @@ def test_new_programs_are_probed_beside_one_with_tens_of_thousands_of_mappings(
 
 
 def assert_new_programs_are_probed(stage: Stage, agent: Session) -> None:
-    for number in range(VICTIMS):
-        library = stage.folder / str(number) / "libcudart.so.12"  # one that nobody has probed yet
-        library.parent.mkdir()
-        shutil.copy(fake_cudart_path(), library)
-        with start_cuda_client(prefix=stage.victim, library=library, calls=CALLS) as victim:
-            time.sleep(ATTACHED_S)
-            victim.finish()
+    stage.run_new_libraries(VICTIMS, calls=CALLS, probed_s=ATTACHED_S)
     assert resident_bytes(agent.process.pid, "VmHWM") < MOST_RSS_BYTES
     ends_in_time(agent)
     assert cuda_calls(read_spans(stage.traces))["cudaLaunchKernel"] >= VICTIMS * CALLS
