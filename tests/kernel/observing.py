@@ -277,11 +277,14 @@ def said_at_start(process: subprocess.Popen[str]) -> str:
 
 
 class Session:
-    """A command that observes in a process of its own until the end of the block; its spans as they come."""
+    """A command that observes in a process of its own until the end of the block; its spans as they come.
 
-    def __init__(self, *arguments: str, traces: Path) -> None:
+    ``prefix``: what to write before it, as :data:`tests.rig.priority.FIRST`.
+    """
+
+    def __init__(self, *arguments: str, traces: Path, prefix: Sequence[str] = ()) -> None:
         self.traces = traces
-        command = [OTELGPU, *arguments, f"--export=file:{traces}"]
+        command = [*prefix, OTELGPU, *arguments, f"--export=file:{traces}"]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         self.said = ""
         self._spans: list[Span] = []

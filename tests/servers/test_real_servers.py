@@ -14,14 +14,13 @@ from typing import Final
 import pytest
 
 from tests.kernel.observing import Session, read_spans
+from tests.rig.priority import FIRST
 from tests.servers.compare import SERVER, Compared, faults
 from tests.servers.load import Outcome
 from tests.servers.running import Server, Upstream, started
 from tests.servers.stacks import BY_NAME, STACKS
 
-pytestmark = pytest.mark.alone(
-    reason="an agent with too little of a processor says that it does not parse everything"
-)
+pytestmark = pytest.mark.long
 
 TOGETHER: Final = 8
 ROUNDS: Final = 2
@@ -37,7 +36,8 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Compared]
         stack.callback(upstream.close)
         servers = [stack.enter_context(started(BY_NAME[name], upstream, folder / name)) for name in QUICK]
         observed = ",".join(str(pid) for server in servers for pid in server.pids())
-        with Session("attach", f"-p{observed}", traces=traces) as session:
+        # An agent with too little of a processor says that it does not parse everything.
+        with Session("attach", f"-p{observed}", traces=traces, prefix=FIRST) as session:
             outcomes = [server.ask(1_000_000 * i, TOGETHER, ROUNDS) for i, server in enumerate(servers, 1)]
             _let_all_be_seen(session, servers, outcomes)
         spans = read_spans(traces)
