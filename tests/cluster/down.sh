@@ -14,15 +14,20 @@ if [ -e "$run/node.pid" ]; then
     sleep 1
     for container in $(ctr tasks ls -q); do ctr tasks delete --force "$container" >/dev/null; done
 fi
-for name in node containerd sched cm api etcd; do
-    pid=$(cat "$run/$name.pid" 2>/dev/null) || continue
-    kill "$pid" 2>/dev/null
-    for _ in $(seq 60); do
-        kill -0 "$pid" 2>/dev/null || break
-        sleep 0.5
+stop() { # stop NAME…: all at once; thirty seconds
+    for name in "$@"; do kill "$(cat "$run/$name.pid" 2>/dev/null)" 2>/dev/null; done
+    for name in "$@"; do
+        pid=$(cat "$run/$name.pid" 2>/dev/null) || continue
+        for _ in $(seq 150); do
+            kill -0 "$pid" 2>/dev/null || break
+            sleep 0.2
+        done
+        kill -9 "$pid" 2>/dev/null
+        rm -f "$run/$name.pid"
     done
-    kill -9 "$pid" 2>/dev/null
-    rm -f "$run/$name.pid"
-done
+}
+stop node containerd
+stop sched cm api
+stop etcd
 ip link del otelgpu-rig0 2>/dev/null
 exit 0

@@ -43,6 +43,8 @@ BUSYBOX: Final = "docker.io/rig/busybox:1"
 NODE: Final = "node-a"
 _WAIT_S: Final = 120.0
 _LOCK: Final = Path("/run/otelgpu-cluster.lock")
+_COMING: Final = "img/coming"
+"""While it is there, up.sh waits for images."""
 
 _OF_CHECKOUT: Final = (
     "FROM localhost/otelgpu\nCOPY --chmod=0755 otelgpu /opt/otelgpu/lib/python3.11/site-packages/otelgpu\n"
@@ -100,16 +102,26 @@ class ApiServer:
         if first is not None:
             return
         self.folder.mkdir(exist_ok=True)
-        self.prepare()
+        self.claim()
         up: list[str | Path] = [HERE / "up.sh", self.folder, *self.PARTS]
-        started = subprocess.run(up, capture_output=True, text=True, check=False)
-        if started.returncode:
+        with subprocess.Popen(up, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as starting:
+            try:
+                self.prepare()
+            except BaseException:
+                starting.kill()
+                self._end()
+                raise
+            _, said = starting.communicate()
+        if starting.returncode:
             logs = {log.name: log.read_text(errors="replace")[-2000:] for log in self.folder.glob("*.log")}
             self._end()
-            raise RigError(started.stderr + "".join(f"\n{name}: {end}" for name, end in logs.items()))
+            raise RigError(said + "".join(f"\n{name}: {end}" for name, end in logs.items()))
+
+    def claim(self) -> None:
+        """What is done before it is started."""
 
     def prepare(self) -> None:
-        """What is done before it is started."""
+        """What is done while it starts."""
 
     def stop(self) -> None:
         """End all of it, and forget it."""
@@ -174,11 +186,15 @@ class Cluster(ApiServer):
     PARTS = ()
     KEPT = os.environ.get("OTELGPU_CLUSTER")
 
-    def prepare(self) -> None:
-        """Wait for who has a node; save the images that it is to have."""
+    def claim(self) -> None:
+        """Wait for who has a node; say that images are to come."""
         lock = self._until_stopped.enter_context(_LOCK.open("w"))
         fcntl.flock(lock, fcntl.LOCK_EX)
         (self.folder / "img").mkdir()
+        (self.folder / _COMING).touch()
+
+    def prepare(self) -> None:
+        """Save the images that it is to have."""
         podman = ["podman", "--root", str(IMAGES / "storage"), "--runroot", "/run/otelgpu-image"]
         build: list[str | Path] = [*podman, "--runtime=crun", *_BUILD.split(), "-t", IMAGE, ROOT]
         subprocess.run(build, input=_OF_CHECKOUT, text=True, stdout=subprocess.DEVNULL, check=True)
@@ -191,6 +207,7 @@ class Cluster(ApiServer):
             root.mkdir(parents=True)
             shutil.copy(BACKENDS / "otelcol", root / "otelcol")
             write_image(root, COLLECTOR_IMAGE, self.folder / "img/collector.tar", ["/otelcol"])
+        (self.folder / _COMING).unlink()
 
     def wait_ready(self, pod: str, namespace: str) -> dict[str, Any]:
         """The pod, once it is ready."""
@@ -212,10 +229,13 @@ def wait_until(holds: Callable[[], bool], what: str, limit_s: float = _WAIT_S) -
         time.sleep(0.3)
 
 
-def left_on(cluster: Cluster) -> set[str]:
-    """Jobs and pods, and the containers that containerd runs."""
-    objects = {each["metadata"]["name"] for each in [*cluster.items("jobs"), *cluster.items("pods")]}
-    return objects | _ctr(cluster, "tasks")
+def left_on(cluster: Cluster, apart_from: str = "") -> set[str]:
+    """Jobs and pods, and the containers that containerd runs; not those of the namespace ``apart_from``."""
+    objects = [each["metadata"] for each in [*cluster.items("jobs"), *cluster.items("pods")]]
+    others = _ctr(cluster, "containers", f'labels."io.kubernetes.pod.namespace"!="{apart_from}"')
+    return {each["name"] for each in objects if each["namespace"] != apart_from} | (
+        _ctr(cluster, "tasks") & others
+    )
 
 
 def unowned(before: set[tuple[Kind, int]]) -> set[tuple[Kind, int]]:

@@ -28,10 +28,10 @@ start() { # start NAME COMMAND…
 wait_for() { # wait_for NAME COMMAND…: two minutes; NAME is whose log says why not
     local name=$1
     shift
-    for _ in $(seq 240); do
+    for _ in $(seq 600); do
         "$@" >/dev/null 2>&1 && return
         kill -0 "$(cat "$name.pid")" 2>/dev/null || break
-        sleep 0.5
+        sleep 0.2
     done
     echo "cluster: no answer to: $*" >&2
     tail -n 5 "$name.log" >&2
@@ -72,7 +72,7 @@ kubeconfig admin "$admin" >kubeconfig
 kubeconfig developer "$developer" >kubeconfig-developer
 umask 022
 
-start etcd etcd --data-dir etcd --listen-client-urls http://127.0.0.1:23790 --advertise-client-urls http://127.0.0.1:23790 \
+start etcd etcd --data-dir etcd --unsafe-no-fsync --listen-client-urls http://127.0.0.1:23790 --advertise-client-urls http://127.0.0.1:23790 \
     --listen-peer-urls http://127.0.0.1:23800
 start api kube-apiserver --etcd-servers=http://127.0.0.1:23790 --bind-address=$address --secure-port=$api_port --cert-dir=certs \
     --token-auth-file=tokens.csv --service-account-issuer=https://rig.local --service-account-key-file=sa.pub \
@@ -144,7 +144,8 @@ mount --bind kubelet kubelet
 mount --make-shared kubelet
 containerd --config containerd.toml >containerd.log 2>&1 &
 echo $! >containerd.pid
-for _ in $(seq 60); do ctr -a "$PWD/ctd/c.sock" version >/dev/null 2>&1 && break; sleep 0.5; done
+for _ in $(seq 150); do ctr -a "$PWD/ctd/c.sock" version >/dev/null 2>&1 && break; sleep 0.2; done
+for _ in $(seq 600); do [ -e img/coming ] || break; sleep 0.2; done # who started this is still making some
 for image in img/*.tar; do ctr -a "$PWD/ctd/c.sock" -n k8s.io images import "$image"; done
 exec kubelet --config kubelet.yaml --kubeconfig kubeconfig --hostname-override node-a --node-ip NODE_ADDRESS \
     --root-dir "$PWD/kubelet" --cert-dir "$PWD/pki" >kubelet.log 2>&1
