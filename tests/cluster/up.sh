@@ -39,7 +39,7 @@ wait_for() { # wait_for NAME COMMAND…: two minutes; NAME is whose log says why
 }
 
 cd "$run"
-mkdir -p etcd certs ctd cni kubelet pki img sys rootfs/pause rootfs/busybox/bin
+mkdir -p etcd certs ctd/root cni kubelet pki img sys rootfs/pause rootfs/busybox/bin
 address=127.0.0.1
 if [ "$what" = node ]; then
     # The node's address must not be loopback; a veth of its own keeps the kubelet's port off every other interface.
@@ -140,6 +140,8 @@ for f in vm/overcommit_memory kernel/panic kernel/panic_on_oops kernel/keys/root
     cat /proc/sys/$f >sys/$(basename $f)
     mount --bind sys/$(basename $f) /proc/sys/$f
 done
+# A gigabyte of images and of what they unpack to, which ends with this namespace: a busy disk took 90 s to delete it.
+if awk '/^MemAvailable/ {exit $2 < 6000000}' /proc/meminfo; then mount -t tmpfs -o size=3g,mode=0711 images ctd/root; fi
 mount --bind kubelet kubelet
 mount --make-shared kubelet
 containerd --config containerd.toml >containerd.log 2>&1 &
