@@ -241,7 +241,7 @@ def test_a_user_who_is_not_root_observes_his_own_processes_and_no_others(
     else:
         assert done.returncode == 1
         assert "it is user 0's, and we are user 65534" in done.stderr
-        assert "as that user, or as root (CAP_SYS_PTRACE)" in done.stderr
+        assert "as that user, or as root (CAP_SYS_PTRACE, and CAP_DAC_OVERRIDE to write" in done.stderr
 
 
 @pytest.mark.parametrize("target", [("--inject", "-p"), ("--",)], ids=["running", "started"])

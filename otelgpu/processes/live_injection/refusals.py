@@ -175,7 +175,9 @@ def no_access(pid: int, *, proc: Path = Path("/proc"), uid: int | None = None) -
         scope = int((proc / "sys/kernel/yama/ptrace_scope").read_text())
     if theirs != ours:
         return _refuse(
-            pid, f"it is user {theirs}'s, and we are user {ours}", "as that user, or as root (CAP_SYS_PTRACE)"
+            pid,
+            f"it is user {theirs}'s, and we are user {ours}",
+            "as that user, or as root (CAP_SYS_PTRACE, and CAP_DAC_OVERRIDE to write to its memory)",
         )
     why, hint = _YAMA.get(
         scope, ("it has more rights than we, or is not dumpable", "as root (CAP_SYS_PTRACE)")
