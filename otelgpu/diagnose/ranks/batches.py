@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from otelgpu.diagnose.ranks.facts import F64, Codes, Facts
-from otelgpu.diagnose.ranks.peers import EXPLAINED, Compared, deviation
+from otelgpu.diagnose.ranks.peers import EXPLAINED, Compared, deviation, running_median
 from otelgpu.diagnose.ranks.replay import Replay
 from otelgpu.diagnose.ranks.verdicts import DATA_IMBALANCE, Evidence, RankVerdict
 from otelgpu.diagnose.ranks.wording import cost_of, places
@@ -15,10 +15,8 @@ from otelgpu.diagnose.ranks.workers import LEAST_SHARE
 
 LEAST_EFFECT: Final = 0.02
 """Root mean square of the logs of what batches make of computing: less is no imbalance, however it correlates."""
-SINGLE: Final = 0.25
-"""Share of the steps: fewer are single ones."""
 MOST_OF_COST: Final = 0.8
-"""Of what uneven batches cost, in single steps: batches that are uneven are so in most steps."""
+"""Of what uneven batches cost, in single steps, which a running median leaves out: batches are uneven for longer."""
 ONE_LANE: Final = 0.8
 """Share of the cost that one lane has to have to be named."""
 
@@ -38,9 +36,10 @@ def uneven_batches(
     saved = np.maximum(replay.saved_s(own=mended, units=even) - before, 0.0)
     if replay.share(saved) < LEAST_SHARE:
         return [], []
-    few = np.sort(saved)[-int(SINGLE * len(saved)) :]
-    if few.sum() >= MOST_OF_COST * saved.sum():
-        steps = int((few > 0.5 * few.mean()).sum())
+    lasting = running_median(saved[:, None])[:, 0]
+    if lasting.sum() <= (1 - MOST_OF_COST) * saved.sum():
+        more = saved - lasting
+        steps = int((more > 0.5 * more.max()).sum())
         return [], [
             f"in {steps} of {len(saved)} steps some replicas compute longer than others, which costs "
             f"{replay.share(saved):.1%} of the time: larger batches, or evaluations that nothing marks; of single "

@@ -149,6 +149,11 @@ def test_one_that_is_seen_twice_is_too_little_to_say_anything_from(single: bool)
     assert limit.startswith("in 2 of 60 steps some replicas compute longer than others, which costs 3.")
 
 
+def test_batches_that_are_larger_in_the_last_steps_are_uneven() -> None:
+    report = report_of(training(by([]), whole=lambda rank, step: 4 * (rank < 2 and step >= 50), lanes=2))
+    assert [each.klass for each in report.verdicts] == ["data_imbalance"]
+
+
 def test_a_device_that_is_slow_as_regularly_is_a_slow_rank() -> None:
     report = report_of(training(**SLOW))
     assert [(each.klass, each.cause, each.ranks) for each in report.verdicts] == [
