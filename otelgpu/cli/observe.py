@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
@@ -47,6 +47,7 @@ from otelgpu.cli.privilege_plan import report_missing, secured_plan
 from otelgpu.cli.reload import Reloader, Reloads, ReloadSignals
 from otelgpu.config import Config
 from otelgpu.errors import OtelgpuError
+from otelgpu.export.destination import Opening
 from otelgpu.kernel.garbage import only_new_looked_through
 from otelgpu.kernel.scope import Scope
 from otelgpu.kernel.stop_guard import StopGuard
@@ -66,22 +67,28 @@ SETTLE_S: Final = 3.0
 
 
 def open_source(
-    config: Config, scope: Scope, calls: InjectedSource | None = None, *, needed: str = ""
+    config: Config,
+    scope: Scope,
+    calls: InjectedSource | None = None,
+    *,
+    needed: str = "",
+    exports: Sequence[Opening] = (),
 ) -> Source:
     """Probes; with ``calls``, for what a library in the programs does not see, as far as they are allowed.
 
-    ``needed``: a family without whose probes the session has no use. Raises :class:`OtelgpuError`.
+    ``needed``: a family without whose probes the session has no use; ``exports``: where its results will go.
+    Raises :class:`OtelgpuError`.
     """
     families = families_of(config)
     if calls is None:
-        source = LiveSource(families, scope, live_settings(config))
+        source = LiveSource(families, scope, live_settings(config, exports=exports))
         report_missing()
         return source
     rest = {name: family for name, family in families.items() if name in calls.unseen}
     if not rest:
         return calls
     try:
-        probes = LiveSource(rest, scope, live_settings(config, calls.resource_detector))
+        probes = LiveSource(rest, scope, live_settings(config, calls.resource_detector, exports))
         return JointSource(calls, probes)
     except OtelgpuError as error:
         if needed in rest:
@@ -90,11 +97,13 @@ def open_source(
         return calls
 
 
-def _opened(until: ExitStack, config: Config, scope: Scope, calls: InjectedSource | None) -> Source:
+def _opened(
+    until: ExitStack, config: Config, scope: Scope, calls: InjectedSource | None, guidance: Guidance
+) -> Source:
     """As :func:`open_source`; it and ``calls``, whose socket lies in a folder, are closed with ``until``."""
     if calls is not None:
         until.callback(calls.close)
-    return until.enter_context(closing(open_source(config, scope, calls)))
+    return until.enter_context(closing(open_source(config, scope, calls, exports=guidance.openings)))
 
 
 def _guidance(config: Config, capture: Path | None) -> Guidance:
@@ -121,7 +130,7 @@ def observe_program(config: Config, argv: tuple[str, ...], *, capture: Path | No
     """Start a program, observe it and its children, and return its exit code."""
     guidance = _guidance(config, capture)
     with only_new_looked_through():
-        child, source, session = _prepared(config, argv, capture)
+        child, source, session = _prepared(config, argv, capture, guidance)
     with wiring.Interrupts(forwarding(child)) as interrupts, closing(source):
         source.start_holding()
         child.start()
@@ -146,14 +155,14 @@ def observe_program(config: Config, argv: tuple[str, ...], *, capture: Path | No
 
 
 def _prepared(
-    config: Config, argv: tuple[str, ...], capture: Path | None
+    config: Config, argv: tuple[str, ...], capture: Path | None, guidance: Guidance
 ) -> tuple[Child, Source, wiring.Agent]:
     """The program, which has yet to be started, and all that observes it."""
     injected = injected_source(config) if config.source == "inject" else None
     child = Child(argv, injected.environment(os.environ) if injected is not None else None)
     with ExitStack() as undone:
         undone.callback(child.abandon)
-        source = _opened(undone, config, Scope(processes=(child.pid,), newborn=True), injected)
+        source = _opened(undone, config, Scope(processes=(child.pid,), newborn=True), injected, guidance)
         planned = secured_plan(config, capture=capture, starts_program=True)
         if injected is not None:
             source.prepare_file(injected.library)  # where stacks of its calls are taken, when they are wanted
@@ -216,7 +225,7 @@ def observe_processes(
         with only_new_looked_through():
             members = dict.fromkeys(member for tgid in tgids for member in (tgid, *descendants(tgid)))
             calls = injected_source(config) if inject else None
-            source = _opened(opened, config, Scope(processes=tgids), calls)
+            source = _opened(opened, config, Scope(processes=tgids), calls, guidance)
             if calls is not None:
                 load_into(calls, members)  # before privileges are given up, and threads are there
             planned = secured_plan(config, capture=capture)
@@ -253,7 +262,7 @@ def observe_everything(
         guard = opened.enter_context(closing(_forked_early()))
         with only_new_looked_through():
             injected = injected_source(config) if config.source == "inject" else None
-            source = _opened(opened, config, agent_scope(config), injected)
+            source = _opened(opened, config, agent_scope(config), injected, guidance)
             planned = secured_plan(config, capture=capture, serves=reloads is not None)
             if injected is not None:
                 source.prepare_file(injected.library)

@@ -410,8 +410,10 @@ def resource_detector(config: Config, environ: Mapping[str, str]) -> ResourceDet
     return ResourceDetector(base_attributes(config, environ), own=own_pod(environ))
 
 
-def live_settings(config: Config, shared: ResourceDetector | None = None) -> LiveSettings:
-    """How the live source is set up. ``shared``: of the source beside it."""
+def live_settings(
+    config: Config, shared: ResourceDetector | None = None, exports: Sequence[Opening] = ()
+) -> LiveSettings:
+    """How the live source is set up. ``shared``: of the source beside it; ``exports``: what will be opened."""
     return LiveSettings(
         default_ring_bytes=config.ring_bytes,
         hold_on_load=config.hold_on_load,
@@ -421,14 +423,16 @@ def live_settings(config: Config, shared: ResourceDetector | None = None) -> Liv
         trace_contexts=None if config.publish_context else PINNED_AT,
         families=family_settings(config),
         late_tracepoints=not (config.drop_privileges and perf_events_are_kept()),
-        meanwhile=functools.partial(_import_the_rest, config),
+        meanwhile=functools.partial(_import_the_rest, config, exports),
     )
 
 
-def _import_the_rest(config: Config) -> None:
+def _import_the_rest(config: Config, exports: Sequence[Opening]) -> None:
     """What is not needed before the probes are loaded: half of what there is."""
     import_module("otelgpu.engine.pipeline")
     registry.import_handlers(families_of(config))
+    for each in exports:
+        each.prepare()
 
 
 def injected_source(config: Config) -> InjectedSource:

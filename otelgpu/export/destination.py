@@ -49,6 +49,11 @@ class Destination(ABC):
         Raises :class:`~otelgpu.export.base.ExportError` for what cannot be opened or used.
         """
 
+    def prepare(  # noqa: B027 - most have nothing of the kind
+        self, environ: Mapping[str, str], defaults: Mapping[str, str]
+    ) -> None:
+        """Import what :meth:`open` needs, while the kernel has other work."""
+
     def place(self, environ: Mapping[str, str], defaults: Mapping[str, str]) -> Place:
         """What whoever starts a session is told."""
         return Place("an exporter of its own")
@@ -96,6 +101,10 @@ class Opening(Struct, frozen=True):
     def place(self) -> Place:
         """See :meth:`Destination.place`."""
         return self.destination.place(self.environ, self.defaults)
+
+    def prepare(self) -> None:
+        """See :meth:`Destination.prepare`."""
+        self.destination.prepare(self.environ, self.defaults)
 
     def open(self) -> Exporter:
         """See :meth:`Destination.open`."""

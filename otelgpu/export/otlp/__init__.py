@@ -37,6 +37,13 @@ class OtlpDestination(Destination):
             )
         return OtlpExporter(traces, metrics, profiles, logs)
 
+    def prepare(self, environ: Mapping[str, str], defaults: Mapping[str, str]) -> None:
+        """See :meth:`Destination.prepare`."""
+        from otelgpu.export.otlp.exporter import prepare_transport
+
+        for settings in self._settings((Signal.TRACES, Signal.METRICS), environ, defaults):
+            prepare_transport(settings)
+
     def place(self, environ: Mapping[str, str], defaults: Mapping[str, str]) -> Place:
         """See :meth:`Destination.place`: of traces and metrics the addresses, once where they are one."""
         found = self._settings((Signal.TRACES, Signal.METRICS), environ, defaults)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from otelgpu.export.base import Payload, Signal, Transport
@@ -53,6 +54,12 @@ def open_transport(settings: OtlpSettings) -> Transport:
     from otelgpu.export.otlp.http import HttpTransport
 
     return HttpTransport(settings)
+
+
+def prepare_transport(settings: OtlpSettings) -> None:
+    """Import what opens it. Not gRPC, which is not to be there when processes are forked."""
+    if settings.protocol is not Protocol.GRPC:
+        import_module("otelgpu.export.otlp.http")  # and with it OpenSSL
 
 
 class OtlpExporter:

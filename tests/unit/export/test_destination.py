@@ -88,3 +88,26 @@ print([name for name in ("grpc", "requests", "rich", "opentelemetry.sdk") if nam
     root = Path(__file__).parents[3]
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root, timeout=60)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+@pytest.mark.parametrize(("protocol", "imported"), [("http/protobuf", ["http.client"]), ("grpc", [])])
+def test_what_sends_over_http_is_imported_before_it_is_opened_and_grpc_is_not(
+    protocol: str, imported: list[str]
+) -> None:
+    code = f"""
+import sys
+from otelgpu.export.destination import Opening
+from otelgpu.export.registry import parse_destination
+settings = {{"OTEL_EXPORTER_OTLP_PROTOCOL": "{protocol}"}}
+opening = Opening(parse_destination("otlp:http://localhost:1"), settings, {{}})
+opening.prepare()
+before = set(sys.modules)
+print([name for name in ("http.client", "grpc") if name in before])
+opening.open().close(0)
+print([name for name in sorted(set(sys.modules) - before) if name.startswith(("http", "ssl", "email"))])
+"""
+    root = Path(__file__).parents[3]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root, timeout=60)
+    prepared, later = done.stdout.splitlines()
+    assert prepared == str(imported), done.stderr
+    assert imported == [] or later == "[]"
