@@ -35,7 +35,7 @@ from msgspec.structs import replace
 
 from otelgpu.engine.attribution.threads import UNSETTLED as UNSETTLED_OWNER
 from otelgpu.model.context import NO_SPAN, SAMPLED, Context
-from otelgpu.model.exchange import Exchange, Opened, Published, Role, TraceParent
+from otelgpu.model.exchange import CLIENT, SERVER, Exchange, Opened, Published, Role, TraceParent
 from otelgpu.model.ids import request_ids
 from otelgpu.model.sampling import ALL, NONE_EXCLUDED, Exclusion, Sampler
 from otelgpu.model.shares import Remembered
@@ -105,7 +105,7 @@ def exports_telemetry(exchange: Exchange) -> bool:
 
 def _exports_traces(exchange: Exchange) -> bool:
     reported = exchange.rpc.method if exchange.rpc is not None else exchange.path
-    return exchange.role is Role.CLIENT and reported.endswith(_TRACE_EXPORTS) and exports_telemetry(exchange)
+    return exchange.role is CLIENT and reported.endswith(_TRACE_EXPORTS) and exports_telemetry(exchange)
 
 
 class Identities:
@@ -148,9 +148,9 @@ class Identities:
         """A request began."""
         _remember(self._opened, opened.key, opened)
         if opened.wire_id:
-            by_wire_id = self._clients if opened.role is Role.CLIENT else self._servers
+            by_wire_id = self._clients if opened.role is CLIENT else self._servers
             _remember(by_wire_id, opened.wire_id, opened.key)
-        if opened.role is Role.SERVER and opened.parent is not None:
+        if opened.role is SERVER and opened.parent is not None:
             self._receive(opened.key, _carried(opened.tgid, opened.parent))
 
     def _receive(self, key: int, carried: tuple[int, bytes, bytes]) -> None:
@@ -204,7 +204,7 @@ class Identities:
         if wanted and found.own and found.left_out == SAMPLED_OUT:
             found = found.kept()
             _remember(self._known, exchange.key, found)
-        if found.own and opened.role is Role.SERVER and opened.parent is not None:
+        if found.own and opened.role is SERVER and opened.parent is not None:
             found = self._behind_proxy(found, opened, opened.parent)
         if found.peer is not None and opened.wire_id in self._servers:
             found = replace(found, peer=None)  # the peer is in the same trace
@@ -262,7 +262,7 @@ class Identities:
             or not depth
         ):
             return True
-        if opened.role is Role.SERVER:
+        if opened.role is SERVER:
             client = self._opened.get(self._clients.get(opened.wire_id, 0)) if opened.wire_id else None
             return client is None or self._is_settled(client, depth - 1)
         key = self._serving(opened)
@@ -271,13 +271,13 @@ class Identities:
 
     def _find(self, opened: Opened) -> Identity:
         published = self._published.get(opened.key) if self._defer else None
-        if published is not None and opened.role is Role.SERVER:
+        if published is not None and opened.role is SERVER:
             return Identity(
                 context=Context(published.trace_id, published.span_id, published.flags), own=False
             )
         known = self._known.get(opened.key)
         if known is None:
-            known = self._client(opened) if opened.role is Role.CLIENT else self._server(opened)
+            known = self._client(opened) if opened.role is CLIENT else self._server(opened)
             if known.own and self.exclusion.fits(opened.path, opened.user_agent):
                 known = known.dropped(EXCLUDED)
             _remember(self._known, opened.key, known)
@@ -287,7 +287,7 @@ class Identities:
         return known
 
     def _reports_itself(self, opened: Opened) -> bool:
-        return self._defer and opened.role is Role.SERVER and opened.tgid in self._exporters
+        return self._defer and opened.role is SERVER and opened.tgid in self._exporters
 
     def _server(self, opened: Opened) -> Identity:
         if opened.parent is not None:
@@ -321,13 +321,13 @@ class Identities:
         above = None
         if published is not None:
             above = Identity(context=Context(published.trace_id, published.span_id, published.flags))
-        elif served is not None and served.role is Role.SERVER:
+        elif served is not None and served.role is SERVER:
             above = self._find(served)
         if above is None:
             return self._root(opened)
         peer = None
         if opened.wire_id and parent is None:
-            peer = Context(wire_trace_id(opened.wire_id), wire_span_id(opened.wire_id, Role.SERVER), SAMPLED)
+            peer = Context(wire_trace_id(opened.wire_id), wire_span_id(opened.wire_id, SERVER), SAMPLED)
         return Identity(
             context=Context(above.context.trace_id, self._span_id(opened), above.context.flags),
             parent_span_id=above.context.span_id,

@@ -24,6 +24,7 @@ MAX_UPGRADE = 32
 _ABSOLUTE: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://[^/]*")
 _WRITE: Final = StartSource.WRITE
 _PARAMETERS: Final = re.compile(rb";[^/]*")
+_NOTHING_TO_CUT: Final = re.compile(rb"/[^?#;]*").fullmatch
 
 
 def path_of(target: bytes) -> tuple[bytes, bool]:
@@ -32,6 +33,8 @@ def path_of(target: bytes) -> tuple[bytes, bool]:
     What may hold credentials goes: query, fragment, userinfo, and the parameters of each segment (``;jsessionid=…``;
     RFC 3986, section 3.3). Of ``CONNECT`` the authority is left.
     """
+    if _NOTHING_TO_CUT(target) is not None:
+        return target, False
     target, question_mark, _ = target.partition(b"#")[0].partition(b"?")
     if not target.startswith(b"/"):
         absolute = _ABSOLUTE.match(target)

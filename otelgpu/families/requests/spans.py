@@ -25,13 +25,13 @@ from otelgpu.engine.services import Extras
 from otelgpu.engine.totals import Totals
 from otelgpu.families.requests.identities import Identity
 from otelgpu.model.context import Context
-from otelgpu.model.exchange import Exchange, Role
+from otelgpu.model.exchange import CLIENT, Exchange, Role
 from otelgpu.model.ids import span_ids
 from otelgpu.model.resource import Resource
 from otelgpu.model.spans import Attribute, Links, SpanColumns, SpanKind, StatusCode, Text, merged
 
 _PHASES: Final = {PREFILL: "prefill", DECODE: "decode"}
-_KINDS: Final = {Role.CLIENT: SpanKind.CLIENT}
+_KINDS: Final = {CLIENT: SpanKind.CLIENT}
 # As numpy has them, which asks a member of an enumeration what it is at each call.
 _UNSET, _ERROR = np.uint8(StatusCode.UNSET), np.uint8(StatusCode.ERROR)
 
@@ -108,10 +108,7 @@ def boundaries(
     ``has_phases`` returns for a position whether the exchange has phases of an engine.
     """
     return np.array(
-        [
-            0 if e.role is Role.CLIENT or has_phases(row) else _first_content(e)
-            for row, e in enumerate(exchanges)
-        ],
+        [0 if e.role is CLIENT or has_phases(row) else _first_content(e) for row, e in enumerate(exchanges)],
         dtype=np.uint64,
     )
 

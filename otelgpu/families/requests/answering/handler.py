@@ -25,7 +25,7 @@ from otelgpu.families.requests.answering.requests import ActiveRequests, Request
 from otelgpu.families.requests.exchange_signals import SIGNALS
 from otelgpu.families.requests.identities import Identities
 from otelgpu.model.context import Context, Unsettled
-from otelgpu.model.exchange import Exchange, Opened, Role
+from otelgpu.model.exchange import SERVER, Exchange, Opened
 from otelgpu.model.operations import Operations
 from otelgpu.model.resource import Resource
 from otelgpu.model.spans import SpanColumns
@@ -112,7 +112,7 @@ class RequestHandler:
             self._summary.requests_multiplexed[runtimes] += 1
 
     def _take(self, fact: TrafficParsed) -> None:
-        self._serving.update(each.tgid for each in fact.opened if each.role is Role.SERVER)
+        self._serving.update(each.tgid for each in fact.opened if each.role is SERVER)
         self._requests.take(fact)
         self._active.take(fact)
 

@@ -46,7 +46,7 @@ from otelgpu.families.requests.spans import (
 )
 from otelgpu.model.codes import distinct
 from otelgpu.model.context import NO_CONTEXT, UNSETTLED, Context, Unsettled
-from otelgpu.model.exchange import Exchange, Opened, Role
+from otelgpu.model.exchange import CLIENT, SERVER, Exchange, Opened
 from otelgpu.model.losses import Reasons
 from otelgpu.model.operations import Operations
 from otelgpu.model.resource import Resource
@@ -354,7 +354,7 @@ class ActiveRequests:
     def take(self, activity: TrafficParsed) -> None:
         """Take what was parsed."""
         for opened in activity.opened:
-            if opened.role is Role.SERVER and opened.method and opened.key not in self._series:
+            if opened.role is SERVER and opened.method and opened.key not in self._series:
                 self._begin(opened)
         for exchange in activity.exchanges:
             self._end(exchange.key)
@@ -401,4 +401,4 @@ def _extras(engines: EngineView, used: Sequence[Mapping[str, Any]], rows: Sequen
 
 def served_by(exchanges: Sequence[Exchange]) -> list[Exchange]:
     """Those that a server answered: the client's span of the same request is not counted again."""
-    return [exchange for exchange in exchanges if exchange.role is not Role.CLIENT]
+    return [exchange for exchange in exchanges if exchange.role is not CLIENT]

@@ -419,10 +419,11 @@ class Http1MessageReader:
     def _head_complete(self, head: Head, offset: int) -> None:
         self.wants_body = False
         state, left = self._sink.head(head)
-        self._forget(state)
-        self._left = left
         if state is _IDLE:
             self._end(offset)
+        else:
+            self._forget(state)
+            self._left = left
 
     def _end(self, offset: int) -> None:
         self._forget(_IDLE)

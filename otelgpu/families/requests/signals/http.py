@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from otelgpu.engine.metric import Instrument, Measured, Metric
 from otelgpu.families.requests.signals.measuring import NS, seconds
-from otelgpu.model.exchange import Endpoint, Exchange, Opened, Role, StartSource
+from otelgpu.model.exchange import CLIENT, Endpoint, Exchange, Opened, StartSource
 
 DURATION_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 SERVER_DURATION: Final = seconds(
@@ -33,7 +33,7 @@ _METHODS: Final = frozenset(
 
 def is_client(exchange: Exchange) -> bool:
     """Whether the process was the client."""
-    return exchange.role is Role.CLIENT
+    return exchange.role is CLIENT
 
 
 def scheme(exchange: Exchange | Opened) -> str:
@@ -96,7 +96,7 @@ def columns(exchanges: Sequence[Exchange], routes: Sequence[str]) -> dict[str, l
         "client.address": [e.client.address if e.client.port else None for e in exchanges],
         "client.port": [e.client.port or None for e in exchanges],
         "user_agent.original": [e.user_agent or None for e in exchanges],
-        "otelgpu.start.source": [e.start_source.value for e in exchanges],
+        "otelgpu.start.source": [e.start_source._value_ for e in exchanges],
         "otelgpu.http.time_to_read": [
             (e.read_ns - e.start_ns) * NS if e.start_source is StartSource.ARRIVAL and e.read_ns else None
             for e in exchanges
