@@ -28,7 +28,7 @@ GO: Final = "go"
 """``process.runtime.name`` of what the Go toolchain built: its runtime moves work from thread to thread."""
 
 
-class Resource(Struct, frozen=True):
+class Resource(Struct, frozen=True, cache_hash=True):
     """An immutable attribute set.
 
     ``attributes`` is sorted by key, so that equal sets compare and hash equal.
