@@ -231,7 +231,7 @@ class Agent:
         others = [interrupts.fd] + ([also] if also is not None else [])
         asking = [self._pollers.fd] + ([self._health.fd] if self._health is not None else [])
         while True:
-            timeout = self._interval_s
+            timeout = self.interval_s
             if time.monotonic() < self._began + EAGER_SECONDS:
                 timeout = min(timeout, _EAGER_INTERVAL_S)
             longest = self._rest.longest_s
@@ -245,8 +245,8 @@ class Agent:
                 return
 
     @property
-    def _interval_s(self) -> float:
-        """As was asked for, where memory is short, or others read at any time what threads work for."""
+    def interval_s(self) -> float:
+        """How long a turn may be: as was asked for where memory is short, or others read what threads work for."""
         usual_s = self._plan.interval_s
         if self._headroom.steps or self._reported is not None:
             return usual_s

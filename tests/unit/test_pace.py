@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
 import numpy as np
 import pytest
 
+from otelgpu.agent import Agent
 from otelgpu.model.inputs import Batch, Tick
 from otelgpu.pace import BUSY, LONGEST_S, STEADY_S, Pace
 
@@ -63,3 +67,21 @@ def test_no_turn_is_more_than_twice_as_long_nor_longer_than_the_bound(
     loop = Loop()
     loop.turns(2 * STEADY_S)
     assert loop.pace.interval_s(usual_s) == longer_s
+
+
+@pytest.mark.parametrize(
+    ("memory_is_short", "publishes", "wanted_s"),
+    [(False, False, LONGEST_S), (True, False, USUAL_S), (False, True, USUAL_S)],
+)
+def test_the_agent_turns_as_often_as_asked_where_memory_is_short_or_others_read_its_contexts(
+    memory_is_short: bool, publishes: bool, wanted_s: float
+) -> None:
+    loop = Loop()
+    loop.turns(2 * STEADY_S)
+    agent = SimpleNamespace(
+        _plan=SimpleNamespace(interval_s=USUAL_S),
+        _headroom=SimpleNamespace(steps=int(memory_is_short)),
+        _reported=object() if publishes else None,
+        _pace=loop.pace,
+    )
+    assert Agent.interval_s.__get__(cast(Agent, agent)) == wanted_s
