@@ -24,7 +24,7 @@ POLL_S = 0.5
 
 
 def rows(quick: bool) -> list[Row]:
-    seconds, warm_up_s = (1.0, 2.0) if quick else (20.0, 2.0)
+    seconds, warm_up_s = (1.0, 2.0) if quick else (20.0, 8.0)  # of a steady load: see otelgpu/pace.py
     return [row for calls in (1000, 100) for row in _measure(calls, seconds, warm_up_s)]
 
 
