@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, TracesData
@@ -34,6 +34,7 @@ from otelgpu.sources.capture import CaptureReader
 from otelgpu.symbols.demangle import short_name
 from tests.backends.collector import Collector, running_collector
 from tests.golden.make_capture import path_of
+from tests.rig.examples import examples
 from tests.unit.export.builders import by_identity, resource_spans, span_batches, spans
 
 pytestmark = pytest.mark.long
@@ -107,7 +108,7 @@ def test_columns_of_any_content_arrive_unchanged(
 ) -> None:
     with sending(collector, protocol, compression) as exporter:
 
-        @settings(max_examples=60, deadline=None, database=None)
+        @examples(60, database=None)
         @given(st.lists(span_batches(), min_size=1, max_size=4))
         def check(batches: list[SpanColumns]) -> None:
             count, before = sum(map(len, batches)), took(collector, "spans")

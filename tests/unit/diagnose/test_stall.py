@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
@@ -25,6 +25,7 @@ from otelgpu.diagnose.stall.sentences import ordinal, sentence, shown_bytes
 from otelgpu.diagnose.stall.surroundings import Neighbour, Surroundings, Writer
 from otelgpu.diagnose.stall.verdicts import INCONCLUSIVE, StallReport, StallVerdict
 from otelgpu.render.frames import Frame, Kind
+from tests.rig.examples import examples
 from tests.unit.diagnose.stall_timelines import (
     LOOP,
     MS,
@@ -288,7 +289,7 @@ def test_gaps_in_which_it_ran_are_inconclusive() -> None:
     assert verdict.klass == INCONCLUSIVE and "no wait that was seen explains it" in verdict.evidence[0].text
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     work_ms=st.integers(20, 200),
     every=st.integers(2, 8),
@@ -313,7 +314,7 @@ def test_a_write_is_found_with_its_rhythm_and_its_cost(
     assert first.cost.seconds == pytest.approx(spent / 1e3, rel=0.35)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     work_ms=st.integers(20, 200),
     sleep_ms=st.integers(2, 50),

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.cli.commands import cli
@@ -32,6 +32,7 @@ from otelgpu.model.profiles import ProfileColumns, ValueType
 from otelgpu.model.resource import resource
 from otelgpu.model.spans import Attribute
 from tests.rig import ROOT
+from tests.rig.examples import examples
 from tests.unit.diagnose.stall_timelines import MS, PID
 from tests.unit.render.profile_columns import HOSTILE, START, profile
 
@@ -145,7 +146,7 @@ def test_hostile_names_are_printable(number: int, tmp_path: Path) -> None:
     assert stall_page(found, judged, stall_page_files(), title="x")
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     times=st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=12),
     values=st.lists(st.integers(-(2**63), 2**63 - 1), min_size=12, max_size=12),

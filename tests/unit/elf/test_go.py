@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.elf.go import MAX_FUNCTION_BYTES, go_minor, go_table, module_minor
 from otelgpu.elf.image import ElfError, ElfImage
+from tests.rig.examples import examples
 from tests.unit.elf.go_builders import ADDRESS, FUNCTION, Base, go_elf
 
 NAMES = ("runtime.main", "runtime.newproc", "main.main", "go/parser.ParseFile", "no.such")
@@ -92,7 +93,7 @@ def test_a_function_without_end_is_passed_over() -> None:
     assert found is not None and found.functions.keys() == {"main.one"}
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(seed=st.integers(), damage=st.integers(1, 30), base=st.sampled_from(get_args(Base)))
 def test_a_damaged_table_is_refused_or_read(seed: int, damage: int, base: Base) -> None:
     chance, content = random.Random(seed), bytearray(go_elf(TWO, base))

@@ -9,8 +9,10 @@ from typing import Any, Final
 
 import jsonschema
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+
+from tests.rig.examples import examples
 
 pytest.importorskip("mcp", reason="needs the MCP SDK: pip install 'otelgpu[mcp]'")
 pytest.importorskip("duckdb")
@@ -263,7 +265,7 @@ _KEYS = st.sampled_from(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     tool=st.sampled_from([tool.name for tool in READING]),
     arguments=st.dictionaries(_KEYS, _VALUES, max_size=4),

@@ -9,12 +9,13 @@ import struct
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from otelgpu.processes.live_injection import needed_calls, seccomp
 from otelgpu.processes.live_injection.needed_calls import why_not_allowed
 from otelgpu.processes.live_injection.seccomp import BadFilter, NotKnown, result_of
+from tests.rig.examples import examples
 
 PROBE = 1_000
 """A number that no system call has."""
@@ -106,7 +107,7 @@ SHIFTED_FAR: list[Instruction] = [(0x00, 0, 0, 0xDEADBEEF), (0x01, 0, 0, 37), (0
 DIVIDED_BY_NOTHING: list[Instruction] = [(0x00, 0, 0, 7), (0x01, 0, 0, 0), (0x3C, 0, 0, 0)]
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @example(SHIFTED_FAR, [0] * 6)
 @example(DIVIDED_BY_NOTHING, [0] * 6)
 @example([(0x20, 0, 0, 60), (0x2C, 0, 0, 0), (0x84, 0, 0, 0)], [2**63] * 6)

@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.engine import folding
@@ -15,6 +15,7 @@ from otelgpu.engine.folding import RUNS, Folded, Runs, concatenate, fold, unfold
 from otelgpu.model.ids import mix
 from otelgpu.model.operations import OPERATION
 from otelgpu.spanwriter.library import library
+from tests.rig.examples import examples
 from tests.unit.model.builders import calls
 
 LARGEST = {"<u8": (1 << 64) - 1, "<u4": (1 << 32) - 1}
@@ -87,7 +88,7 @@ def told(folded: Folded) -> dict[str, Any]:
     return {"rows": folded.operations.tobytes(), "group": folded.group.tolist(), **columns}
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(works(), st.integers(0, 40), st.booleans(), st.sampled_from([0, 1, 3, RUNS]))
 def test_the_library_folds_as_numpy_does(work: Folded, limit: int, runs: bool, many: int) -> None:
     before = told(work)

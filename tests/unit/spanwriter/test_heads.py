@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from otelgpu.families.requests.http1 import framing
 from otelgpu.spanwriter import library
 from otelgpu.spanwriter.heads import HeadReader
+from tests.rig.examples import examples
 from tests.unit.spanwriter.heads_read import NAMES, read, reads_alike
 
 CURL = b"GET /v1/models?x=1&y=%20 HTTP/1.1\r\nHost: 127.0.0.1:8000\r\nUser-Agent: curl/8.5.0\r\nAccept: */*\r\n\r\n"
@@ -184,7 +185,7 @@ def changed(data: bytes, changes: list[tuple[int, int, bytes]]) -> bytes:
 CHANGES = st.lists(st.tuples(st.integers(0, 400), st.integers(0, 3), PIECES), max_size=3)
 
 
-@settings(max_examples=1000, deadline=None)
+@examples(400)
 @given(st.booleans(), st.data(), CHANGES)
 def test_heads_are_read_alike(
     is_request: bool, drawn: st.DataObject, changes: list[tuple[int, int, bytes]]
@@ -196,7 +197,7 @@ def test_heads_are_read_alike(
     assert reads_alike(data, is_request=is_request), data
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.sampled_from(PLAIN), CHANGES)
 @example((OPENAI, True), [(OPENAI.index(b"keep-alive"), 10, b"close, upgrade")])
 def test_what_clients_and_servers_send_is_read_alike_when_changed(

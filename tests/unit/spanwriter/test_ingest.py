@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.engine.attribution.pending import _owners_by_numpy
@@ -15,6 +15,7 @@ from otelgpu.model.context_sources import PUBLISHED, ContextSource
 from otelgpu.model.operations import OPERATION, OperationKind, Operations
 from otelgpu.spanwriter.ingest import owners_of
 from otelgpu.spanwriter.library import library
+from tests.rig.examples import examples
 
 MOST = (1 << 63) - 1
 OWNERS = st.one_of(st.integers(1, 4), st.integers(-MOST - 1, MOST))
@@ -54,7 +55,7 @@ def as_values(parts: Any) -> Any:
     return rows.tobytes(), owners.tolist(), named, plain
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(calls(), st.integers(0, 255))
 def test_the_library_parts_rows_as_numpy_does(given_: tuple[Operations, np.ndarray], family: int) -> None:
     rows, owners = given_
@@ -64,7 +65,7 @@ def test_the_library_parts_rows_as_numpy_does(given_: tuple[Operations, np.ndarr
     assert rows.tobytes() == before, "they may be somebody else's"
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(calls())
 def test_the_library_tells_owners_apart_as_numpy_does(given_: tuple[Operations, np.ndarray]) -> None:
     rows, owners = given_

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.engine.operation_metrics import _distribution
@@ -14,6 +14,7 @@ from otelgpu.families.gpu.cuda.signals import SIGNALS
 from otelgpu.model.operations import OPERATION, Field, Measure, Operations, Seconds, Volume
 from otelgpu.spanwriter.library import library
 from otelgpu.spanwriter.measuring import RowMeasure, RowMeter
+from tests.rig.examples import examples
 
 SPECS = [spec for spec in SIGNALS.metrics if isinstance(spec.value, Measure)]
 MOST = (1 << 64) - 1
@@ -45,7 +46,7 @@ def as_numbers(found: Any) -> Any:
     return None if found is None else (found.count, found.least, found.most, found.buckets.tolist())
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(CALLS)
 def test_the_library_measures_as_numpy_does(calls: list[tuple[int, int, int, int, int]]) -> None:
     rows = rows_of(calls)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
@@ -22,6 +22,7 @@ from otelgpu.model.resource import resource
 from otelgpu.model.settings import SignalSettings
 from otelgpu.model.spans import in_columns
 from otelgpu.spanwriter.library import library
+from tests.rig.examples import examples
 from tests.unit.families.records import btf
 
 FAMILIES = [
@@ -120,14 +121,14 @@ def both(work: Folded, under: Parents) -> tuple[Any, Any]:
     return made(FORMS), made(None)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(works(), parents())
 def test_rows_and_columns_give_the_same_spans(work: Folded, under: Parents) -> None:
     by_row, by_column = both(work, under)
     assert spans_of(by_row) == spans_of(by_column)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(works(), parents())
 def test_rows_can_be_looked_at_as_columns(work: Folded, under: Parents) -> None:
     """In the same order, so that a file says the same with the library and without."""
@@ -172,7 +173,7 @@ def test_many_forms_are_numbered_as_they_are_met() -> None:
     assert form.tolist() == [*numbers, *numbers[::-1]]
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(works(), parents(), st.lists(st.integers(0, 3000), min_size=1, max_size=8))
 def test_no_more_is_written_than_there_is_room_for(work: Folded, under: Parents, rooms: list[int]) -> None:
     by_row, _ = both(work, under)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.engine.attribution.threads import ThreadTimeline
 from otelgpu.model.exchange import ThreadAssignment
 from otelgpu.spanwriter.library import library
 from otelgpu.spanwriter.timelines import states_at
+from tests.rig.examples import examples
 from tests.unit.model.builders import assignment
 
 LATEST = (1 << 64) - 1
@@ -25,7 +26,7 @@ def built() -> None:
     assert library() is not None, "make bpf builds it"
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(HISTORIES, QUESTIONS)
 def test_the_library_joins_as_numpy_does(
     assignments: list[ThreadAssignment], questions: list[tuple[int, int]]
@@ -40,7 +41,7 @@ def test_the_library_joins_as_numpy_does(
     assert one_by_one == expected.tolist()
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(st.lists(st.integers(0, 50), min_size=1), st.lists(st.integers(0, 60), min_size=1))
 def test_whatever_states_there_are_one_of_them_is_found(begins: list[int], times: list[int]) -> None:
     """In order, the last one that began; else any, but none that is not there."""

@@ -7,13 +7,14 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct
 
 from otelgpu.families.requests.decode import MOST_CHUNKS_MISSED
 from otelgpu.model.exchange import Exchange
 from otelgpu.model.inputs import Batch
+from tests.rig.examples import examples
 from tests.unit.families.requests.traffic import (
     MS,
     READ,
@@ -131,7 +132,7 @@ def check(found: Exchange, one: Asked, truth: Truth) -> None:
 REQUESTS = st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans()), min_size=1, max_size=6)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(
     kinds=REQUESTS,
     bursts=st.lists(st.tuples(st.integers(0, 50), st.integers(1, 5)), max_size=3),

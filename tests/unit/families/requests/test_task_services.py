@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.engine.attribution.tasks import TaskTimeline
@@ -14,6 +14,7 @@ from otelgpu.families.requests.protocol import ConnectionFacts
 from otelgpu.families.requests.protocols import BUILT_IN
 from otelgpu.model.exchange import Role
 from otelgpu.model.tasks import TaskService
+from tests.rig.examples import examples
 
 TGID, TID = 42, 43
 READ, WRITE = 0, 1
@@ -188,7 +189,7 @@ def _pieces(draw: st.DrawFn, data: bytes) -> list[bytes]:
     return [data[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]
 
 
-@settings(max_examples=600)
+@examples(300)
 @given(conversations())
 def test_whatever_is_lost_no_call_is_anothers(conversation: tuple[list[DataChunk], list[Moment]]) -> None:
     chunks, moments = conversation

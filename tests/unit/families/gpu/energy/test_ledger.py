@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.engine.facts import EngineStep
@@ -27,6 +27,7 @@ from otelgpu.model.devices import (
     ProcessReading,
     Quantity,
 )
+from tests.rig.examples import examples
 
 MS, S = 1_000_000, 1_000_000_000
 MJ = 1_000_000  # nanojoules
@@ -142,7 +143,7 @@ EVENTS = st.lists(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(EVENTS, st.sampled_from([0, 60_000]))
 def test_no_nanojoule_is_lost_or_made_up(events: list, idle_milliwatts: int) -> None:
     host = Host(idle_milliwatts=idle_milliwatts).read(FIRST, SECOND)
