@@ -32,7 +32,7 @@ def runtime() -> str:
 
 
 def checked(arguments: list[str]) -> subprocess.CompletedProcess[str]:
-    environ = {**os.environ, "LD_PRELOAD": runtime(), "ASAN_OPTIONS": "detect_leaks=0"}
+    environ = {**os.environ, "LD_PRELOAD": runtime(), "ASAN_OPTIONS": "detect_leaks=0", "PYTHONMALLOC": "malloc"}
     return subprocess.run(
         [sys.executable, *arguments], env=environ, cwd=ROOT, capture_output=True, text=True, check=False
     )
