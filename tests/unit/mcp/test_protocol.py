@@ -45,11 +45,18 @@ OLDEST = "2024-11-05"
 pytestmark = pytest.mark.slow  # each starts a server
 
 
-@pytest.fixture
-def lines(tmp_path: Path) -> Path:
-    path = tmp_path / "x.jsonl"
+@pytest.fixture(scope="module")
+def lines(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("served") / "x.jsonl"
     path.write_bytes(traces(span(1, "GET /slow", kind=2, ns=9_000_000), span(2, "GET /fast", kind=2)))
     return path
+
+
+@pytest.fixture(scope="module")
+def address(lines: Path) -> Iterator[str]:
+    """Of one server over HTTP: to import the SDK takes more than a second."""
+    with listening(lines) as found:
+        yield found
 
 
 @pytest.fixture
@@ -62,46 +69,40 @@ async def look_through(client: Client, path: Path) -> None:
     """As every client can."""
     tools = (await client.list_tools()).tools
     assert tools[0].name == "list_inputs"
+    assert "profile" not in {tool.name for tool in tools}  # without --allow-profile
     found = given(await client.call_tool("list_inputs", {}))
     assert [each["name"] for each in found["result"]["inputs"]] == [str(path)]
     requests = given(await client.call_tool("list_requests", {"input": str(path)}))["result"]
     assert [each["name"] for each in requests["requests"]] == ["GET /slow", "GET /fast"]
     wrong = await client.call_tool("list_requests", {"input": "/etc/passwd"})
     assert wrong.is_error and "there is no input" in wrong.content[0].text  # type: ignore[union-attr]
-    with pytest.raises(MCPError, match="there is no tool"):
-        await client.call_tool("delete_everything", {})
+    for name, arguments in (("delete_everything", {}), ("profile", {"pid": os.getpid()})):
+        with pytest.raises(MCPError, match="there is no tool"):
+            await client.call_tool(name, arguments)
 
 
 @pytest.mark.parametrize("transport", ["streams", "http"])
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
-def test_the_newest_revisions_over(transport: str, mode: str, lines: Path) -> None:
-    async def run(address: str) -> None:
-        opened = over_http(address, mode) if address else over_streams(lines, mode=mode)
+def test_the_newest_revisions_over(transport: str, mode: str, lines: Path, address: str) -> None:
+    async def run() -> None:
+        opened = over_http(address, mode) if transport == "http" else over_streams(lines, mode=mode)
         async with opened as client:
             assert client.protocol_version == (LATEST_PROTOCOL_VERSION if mode == "auto" else "2025-11-25")
             assert client.server_info is not None and client.server_info.name == "otelgpu"
             await look_through(client, lines)
 
-    if transport == "streams":
-        anyio.run(run, "")
-        return
-    with listening(lines) as address:
-        anyio.run(run, address)
+    anyio.run(run)
 
 
 @pytest.mark.parametrize("transport", ["streams", "http"])
-def test_the_oldest_revision_over(transport: str, lines: Path, oldest: None) -> None:
-    async def run(address: str) -> None:
-        opened = over_http(address, "legacy") if address else over_streams(lines, mode="legacy")
+def test_the_oldest_revision_over(transport: str, lines: Path, address: str, oldest: None) -> None:
+    async def run() -> None:
+        opened = over_http(address, "legacy") if transport == "http" else over_streams(lines, mode="legacy")
         async with opened as client:
             assert client.protocol_version == OLDEST
             await look_through(client, lines)
 
-    if transport == "streams":
-        anyio.run(run, "")
-        return
-    with listening(lines) as address:
-        anyio.run(run, address)
+    anyio.run(run)
 
 
 def test_tools_declare_types_and_that_they_only_read(tmp_path: Path, lines: Path) -> None:
@@ -121,24 +122,6 @@ def test_tools_declare_types_and_that_they_only_read(tmp_path: Path, lines: Path
             assert set(tools) - reads == {"profile"}
 
     anyio.run(run)
-
-
-def test_without_the_option_no_tool_profiles(lines: Path) -> None:
-    async def run() -> None:
-        async with over_streams(lines) as client:
-            assert "profile" not in {tool.name for tool in (await client.list_tools()).tools}
-            with pytest.raises(MCPError, match="there is no tool"):
-                await client.call_tool("profile", {"pid": os.getpid()})
-
-    anyio.run(run)
-
-
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    path = tmp_path_factory.mktemp("served") / "x.jsonl"
-    path.write_bytes(traces(span(1, kind=2)))
-    with listening(path) as found:
-        yield found
 
 
 def post(address: str, **headers: str) -> httpx2.Response:
@@ -197,18 +180,18 @@ def test_a_token_is_made_where_none_is_given_and_it_listens_on_loopback(lines: P
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_standard_streams_end_by_a_signal_and_by_their_end(number: signal.Signals, lines: Path) -> None:
-    for end in (lambda server: server.send_signal(number), lambda server: server.stdin.close()):
-        server = subprocess.Popen(
-            command(lines), stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, env=environment()
-        )
-        with server:
-            assert server.stdin is not None and server.stdout is not None
-            server.stdin.write(_message("ping"))
-            server.stdin.flush()
-            assert json.loads(server.stdout.readline())["id"] == 1
-            end(server)
-            assert server.wait(30) == 0
+def test_standard_streams_end_by_a_signal(number: signal.Signals, lines: Path) -> None:
+    """That they end with their input, the test of what is no message shows."""
+    server = subprocess.Popen(
+        command(lines), stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, env=environment()
+    )
+    with server:
+        assert server.stdin is not None and server.stdout is not None
+        server.stdin.write(_message("ping"))
+        server.stdin.flush()
+        assert json.loads(server.stdout.readline())["id"] == 1
+        server.send_signal(number)
+        assert server.wait(30) == 0
 
 
 def test_what_is_no_message_is_answered_or_passed_over_and_the_next_one_is_served(lines: Path) -> None:
