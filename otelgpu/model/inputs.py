@@ -6,9 +6,12 @@ this sequence on disk.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
+from msgspec.structs import replace
 
 from otelgpu.model.devices import DeviceInput
 from otelgpu.model.fabric import FabricInput
@@ -38,6 +41,17 @@ class Batch(Struct, frozen=True, kw_only=True):
         while "head" not in (column.dtype.names or ()):
             column = column[(column.dtype.names or ())[0]]
         return column["head"]
+
+
+def joined_batches(batches: Sequence[Batch]) -> Batch:
+    """Of one family and kind, one after the other; there is one at least.
+
+    Byte by byte: numpy would give fields that share bytes bytes of their own.
+    """
+    if len(batches) == 1:
+        return batches[0]
+    content = bytearray().join(batch.records.tobytes() for batch in batches)
+    return replace(batches[0], records=np.frombuffer(content, batches[0].records.dtype))
 
 
 class ClockAnchor(Struct, frozen=True, kw_only=True):

@@ -79,6 +79,7 @@ class Discovery(Struct, frozen=True, kw_only=True):
     watch: Mapping[str, Watch] = field(default_factory=dict)
     profiles: Profiles = field(default_factory=Profiles)
     inspect: Callable[[], Inspection] | None = None  # what ``otelgpu check`` says of the family
+    in_any_order: bool = False  # records of different kinds: those of a kind are one batch a collection
 
 
 # What a watcher may have methods for. Processes may vanish at any time: that is counted, never raised.

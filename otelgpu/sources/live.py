@@ -263,7 +263,8 @@ class LiveSource:
             self.overloads.append(Overload(loaded))
         if family != _PROCESS:
             # Calls first, then what says whose they are: every request that a call was made for is known.
-            self._draining.add(loaded, first=family in self._operations)
+            joined = family in self._discoveries and self._discoveries[family].in_any_order
+            self._draining.add(loaded, first=family in self._operations, joined=joined)
         self._name_kinds[family] = NameKinds.of(family, loaded.image.btf.enumerators(f"{family}_kind"))
         self._placer.add(hooks_of(loaded))
         watchers = self._watchers.open(loaded, self._placer, self._settings.families)

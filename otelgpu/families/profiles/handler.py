@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-
-import numpy as np
-from msgspec.structs import replace
+from collections.abc import Iterable, Mapping
 
 from otelgpu.engine.facts import CallsNamed, DeviceWorkJoined, ProcessDescribed, TickBegins
 from otelgpu.engine.services import Services
@@ -14,7 +11,7 @@ from otelgpu.families.profiles.profiler import Profiler
 from otelgpu.families.profiles.span_links import SpanLinks
 from otelgpu.families.profiles.storage.block import BlockSession
 from otelgpu.model.context import Context, Unsettled
-from otelgpu.model.inputs import Batch
+from otelgpu.model.inputs import Batch, joined_batches
 from otelgpu.model.samples import StackNamed
 from otelgpu.model.spans import SpanColumns
 
@@ -63,7 +60,7 @@ class ProfileHandler:
     def _read(self, _: TickBegins) -> None:
         batches, self._batches = self._batches, {}
         for of_kind in batches.values():
-            samples = self._decoder.samples(_joined(of_kind))
+            samples = self._decoder.samples(joined_batches(of_kind))
             self._block.take(samples, self._decoder.name_of)
             self._profiler.take(samples, self._clock.now_ns, self._decoder.name_of)
 
@@ -88,11 +85,3 @@ class ProfileHandler:
     def end_process(self, tgid: int, time_ns: int) -> None:
         """What its threads worked for is not known for much longer."""
         self._profiler.end_process(tgid, time_ns)
-
-
-def _joined(batches: Sequence[Batch]) -> Batch:
-    """Byte by byte: numpy would give fields that share bytes bytes of their own."""
-    if len(batches) == 1:
-        return batches[0]
-    content = bytearray().join(batch.records.tobytes() for batch in batches)
-    return replace(batches[0], records=np.frombuffer(content, batches[0].records.dtype))

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from otelgpu.model.inputs import Batch
 from otelgpu.sources import draining
 from otelgpu.sources.draining import HELD_UP_NS, Draining
 
@@ -39,6 +41,22 @@ def test_calls_come_first() -> None:
     made = make(Family("http"), Family("calls"), Family("sched"))
     assert list(made.drained()) == ["calls", "http", "sched"]
     assert [family.name for family in made] == ["calls", "http", "sched"]  # type: ignore[attr-defined]
+
+
+def test_batches_of_a_kind_are_one_where_their_order_says_nothing() -> None:
+    dtype = np.dtype([("number", "<u4")])
+
+    def batch(kind: str, *numbers: int) -> Batch:
+        return Batch(family="profile", kind=kind, records=np.array([(each,) for each in numbers], dtype))
+
+    runs = [batch("sample", 1, 2), batch("stack", 3), batch("sample", 4), batch("stack", 5, 6)]
+    loaded = SimpleNamespace(drain=lambda: iter(runs), ring=SimpleNamespace(held_up=False))
+    made, apart = make(), make()
+    made.add(loaded, first=False, joined=True)  # type: ignore[arg-type]
+    apart.add(loaded, first=False)  # type: ignore[arg-type]
+    found = [(each.kind, each.records["number"].tolist()) for each in made.drained()]
+    assert found == [("sample", [1, 2, 4]), ("stack", [3, 5, 6])]
+    assert list(apart.drained()) == runs
 
 
 def test_the_time_stays_while_one_is_held_up_but_not_for_long() -> None:

@@ -60,4 +60,5 @@ DISCOVERY: Final = Discovery(
     choose=_choose,
     watch={"profile": _watch},
     profiles=Profiles(kinds=frozenset(ProfileKind)),
+    in_any_order=True,  # stacks lie between samples, which wait for the tick
 )
