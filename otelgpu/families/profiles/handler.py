@@ -78,7 +78,7 @@ class ProfileHandler:
         """End the intervals that can be; nothing of it is a span."""
         self._profiler.report(now_ns, offset_ns=self._clock.offset_ns, final=final)
         if self._asked:
-            self._services.wake()  # intervals end by time
+            self._services.wake(self._profiler.due_ns)  # intervals end by time
         self._services.report_profiles(self._profiler.finished())
         return ()
 

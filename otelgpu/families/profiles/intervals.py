@@ -216,6 +216,13 @@ class ProfileSession:
         if behind > 1 and not len(self):
             self._start_ns += (behind - 1) * self._length_ns
 
+    @property
+    def due_ns(self) -> int:
+        """When there is something to do though no row comes; 0: at the next tick."""
+        if not self._start_ns or self._fresh or len(self._unsettled) or self._ended or self._leaving:
+            return 0
+        return min(self._next_level_ns, self._start_ns + self._length_ns + LATE_NS)
+
     def take(self) -> list[ProfileColumns]:
         """What was reported since the last call."""
         done, self._done = self._done, []

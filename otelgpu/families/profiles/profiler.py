@@ -111,6 +111,13 @@ class Profiler:
             self._session.take_rows(rows)
         self._session.report(now_ns, offset_ns=offset_ns, final=final)
 
+    @property
+    def due_ns(self) -> int:
+        """When there is something to report though nothing comes; 0: at the next tick."""
+        if self._of_calls or self._offers.profile_sources or self._samples.waits_for_tick:
+            return 0
+        return self._session.due_ns
+
     def finished(self) -> list[ProfileColumns]:
         """The profiles that were completed since the last call."""
         return self._session.take()

@@ -70,6 +70,11 @@ class SampleProfiles:
         if len(samples):
             self._fresh.append(samples)
 
+    @property
+    def waits_for_tick(self) -> bool:
+        """Whether something is held until the next one."""
+        return bool(self._fresh or self._waits or self._held is not None or self._wakers is not None)
+
     def report(self, *, final: bool) -> list[ProfileRows]:
         """At a tick: all rows that are complete."""
         found: list[ProfileRows] = []

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from otelgpu.export.profiles import encode_profiles
 from otelgpu.families.profiles import names
-from otelgpu.families.profiles.intervals import ProfileSession
+from otelgpu.families.profiles.intervals import LATE_NS, ProfileSession
 from otelgpu.families.profiles.span_links import UNDECIDED
 from otelgpu.families.profiles.stacks import StackTable
 from otelgpu.model.context import UNSETTLED, Context, Unsettled
@@ -44,6 +44,31 @@ REQUEST = Context(bytes(15) + b"\x07", bytes(7) + b"\x08", 1)
 def reported(of: ProfileSession, now_ns: int, *, final: bool = False) -> list[ProfileColumns]:
     of.report(now_ns, offset_ns=UNIX, final=final)
     return of.take()
+
+
+def test_it_is_due_at_an_interval_s_end_or_while_rows_wait() -> None:
+    waits: list[Unsettled] = [UNSETTLED]
+    of = session(step_at=lambda tgid, tid, time_ns: waits[0] if waits else None)
+    assert of.due_ns == 0  # the first interval has yet to begin
+    reported(of, 5 * S)
+    assert of.due_ns == 15 * S
+    of.learn(named(1, "main"))
+    of.take_rows(rows_of({"time_ns": 6 * S}))
+    assert of.due_ns == 0
+    reported(of, 7 * S)
+    assert of.due_ns == 0  # its link is not known yet
+    waits.clear()
+    assert reported(of, 8 * S) == []
+    assert of.due_ns == 15 * S
+    assert reported(of, of.due_ns) == []
+    assert of.due_ns == 15 * S + LATE_NS
+    assert len(reported(of, of.due_ns)) == 1
+    of.end_process(10, 16 * S)
+    assert of.due_ns == 0
+    reported(of, 17 * S)
+    assert of.due_ns == 0  # what its threads did may be with the next tick
+    reported(of, 18 * S)
+    assert of.due_ns == 25 * S
 
 
 def test_an_interval_is_one_batch_for_each_process_and_sample_type() -> None:
