@@ -4,8 +4,8 @@ In: rows (:mod:`otelgpu.engine.profile_rows`), named stacks, processes as they e
 :class:`~otelgpu.model.profiles.ProfileColumns` per process and sample type.
 
 An interval ends when the link of each of its rows is known (which request did the thread work for: it may not have been
-answered), or when it has been waited for as long again. A row that is reported later than its interval (a wait is
-reported when it is over) is of the oldest that is open, at the beginning of that.
+answered) and its stacks have their names, or when it has been waited for as long again. A row that is reported later
+than its interval (a wait is reported when it is over) is of the oldest that is open, at the beginning of that.
 
 Bounds. ``limit`` rows are held. When there are more, those that are equal but for their time are summed, and have no
 time any more; when there are still more, their stacks become one.
@@ -141,6 +141,7 @@ class ProfileSession:
         self._leaves: _Table[tuple[Frame, ...]] = _Table(first=1)
         self._labels: _Table[Label] = _Table(first=1)
         self._end_ns = 0  # of the interval that is reported
+        self._look_again_ns = 0  # before, stacks that had no names have none
         self._start_ns = 0  # of the interval that is open; 0: nothing came yet
         self._untimed = 0  # rows before this time have lost theirs: they were summed
         self._gone: deque[tuple[int, int]] = deque()  # tgid, when
@@ -175,8 +176,8 @@ class ProfileSession:
             rows[name] = given.rows[name]
         rows["series"] = series
         rows["link"] = LinkState.NEW if linked else LinkState.SETTLED
-        rows["leaf"] = self._leaves.renumbered(rows["leaf"], given.leaves)
-        rows["label"] = self._labels.renumbered(rows["label"], given.labels)
+        rows["leaf"] = self._leaves.renumbered(rows["leaf"], given.leaves) if given.leaves else 0
+        rows["label"] = self._labels.renumbered(rows["label"], given.labels) if given.labels else 0
         tgids, codes = distinct(np.ascontiguousarray(rows["tgid"]))
         owners = [self._resources.number(self._resource_of(tgid)) for tgid in tgids.tolist()]
         rows["resource"] = np.array(owners, dtype=np.uint32)[codes]
@@ -205,7 +206,9 @@ class ProfileSession:
         while final or now_ns >= self._start_ns + self._length_ns + LATE_NS:
             end_ns = self._start_ns + self._length_ns
             waited = now_ns >= end_ns + self._length_ns + LATE_NS
-            if not (final or waited) and (self._unsettled["time_ns"] < end_ns).any():
+            if not (final or waited) and (
+                (self._unsettled["time_ns"] < end_ns).any() or self._awaits_names(end_ns, now_ns)
+            ):
                 break
             last = final and now_ns < end_ns
             self._close(max(now_ns + 1, self._start_ns + 1) if last else end_ns, offset_ns)
@@ -259,6 +262,24 @@ class ProfileSession:
         self._leaving, self._ended = self._ended, set()
         if len(self) > self._limit:
             self._make_room()
+
+    def _awaits_names(self, end_ns: int, now_ns: int) -> bool:
+        """Whether a stack of the interval is not named yet: who names them has less of a busy machine than it needs."""
+        if now_ns < self._look_again_ns:
+            return True
+        if not self._settled:
+            return False
+        rows = joined(self._settled)
+        self._settled = [rows]
+        mine = rows["time_ns"] < np.uint64(end_ns)
+        for process, number in (("tgid", "stack"), ("waker_tgid", "waker_stack")):
+            stacks = np.ascontiguousarray(rows[number])
+            taken = mine & (stacks != 0) & (stacks != BEYOND)
+            pairs = set(zip(rows[process][taken].tolist(), stacks[taken].tolist(), strict=True))
+            if not all(map(self._book.has, pairs)):
+                self._look_again_ns = now_ns + LATE_NS
+                return True
+        return False
 
     def _make_room(self) -> None:
         """Sum what is equal but for its time; where that is not enough, make it equal."""

@@ -87,6 +87,10 @@ class StackTable:
             self._stacks.move_to_end((tgid, stack))
         return found
 
+    def has(self, key: tuple[int, int]) -> bool:
+        """Whether somebody has named it: process, stack."""
+        return key in self._stacks
+
     def forget_process(self, tgid: int) -> None:
         """Nothing asks for its stacks any more."""
         for stack in self._of_process.pop(tgid, ()):

@@ -71,6 +71,21 @@ def test_it_is_due_at_an_interval_s_end_or_while_rows_wait() -> None:
     assert of.due_ns == 25 * S
 
 
+def test_stacks_that_are_named_late_are_waited_for_as_long_as_an_interval() -> None:
+    of = session()
+    of.take_rows(rows_of({"time_ns": S}))
+    assert reported(of, 12 * S) == []
+    of.learn(named(1, "main"))
+    assert reported(of, 12 * S + LATE_NS // 2) == []  # it is not looked at at each tick
+    (only,) = reported(of, 12 * S + LATE_NS)
+    assert stacks_of(only) == {("main",): 1}
+    of.take_rows(rows_of({"time_ns": 13 * S, "stack": 2}))
+    assert reported(of, 30 * S) == []
+    (only,) = reported(of, 32 * S + LATE_NS)
+    assert stacks_of(only) == {("[stack not kept]",): 1}
+    assert of.counters["stack_not_kept"] == 1
+
+
 def test_an_interval_is_one_batch_for_each_process_and_sample_type() -> None:
     of = session()
     of.learn(named(1, "leaf", "main"))
@@ -243,6 +258,7 @@ def test_a_row_waits_for_its_request_to_be_answered() -> None:
         return REQUEST if key in answered else UNSETTLED
 
     of = session(owners_at=owned_by(4), span_of=span_of)
+    of.learn(named(1, "main"))
     of.take_rows(rows_of({"time_ns": S}))
     assert reported(of, 2 * S) == reported(of, 12 * S) == []
     answered.append(4)
@@ -303,6 +319,7 @@ def test_a_process_without_steps_is_not_asked_for_any() -> None:
 def test_a_step_that_is_not_known_yet_is_asked_for_again() -> None:
     known: list[Context | Unsettled | None] = [UNSETTLED]
     of = session(step_at=lambda *_: known[-1])
+    of.learn(named(1, "main"))
     of.take_rows(rows_of({"time_ns": S}, {"time_ns": 2 * S}))
     assert reported(of, 2 * S) == reported(of, 12 * S) == []
     known.append(STEP)
@@ -339,6 +356,7 @@ def test_work_of_several_requests_and_unsampled_ones_have_no_link() -> None:
 
 def test_a_row_that_is_reported_late_is_of_the_oldest_interval_that_is_open() -> None:
     of = session()
+    of.learn(named(1, "main"))
     of.take_rows(rows_of({"time_ns": 20 * S}))
     assert reported(of, 20 * S) == []
     reported(of, 31 * S)
