@@ -157,7 +157,7 @@ def profilers() -> list[Profiler]:
             name=OTELGPU,
             attach=partial(_otelgpu, kinds="python,cpu"),
             note="on-CPU and waiting; Python, native and kernel frames, named as they come",
-            budget=5.0,
+            budget=4.0,
         ),
         Profiler(
             name="otelgpu profile -t cpu",
