@@ -150,7 +150,7 @@ class Reloader:
         try:
             for place, opening in enumerate(wanted):
                 before = self._openings[place : place + 1]
-                if before == [opening] and not opening.has_files:
+                if before == [opening] and not opening.place.has_files:
                     found.append(self._session.exporters[place])
                 else:
                     new.append(opening.open())

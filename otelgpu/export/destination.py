@@ -26,10 +26,15 @@ class Trial(Struct, frozen=True):
 
 
 class Place(Struct, frozen=True):
-    """Where results are, in words of which nothing is secret. ``viewer``: the command that shows them, if one does."""
+    """Where results are, in words of which nothing is secret. ``viewer``: the command that shows them, if one does.
+
+    ``has_files``: files are read or written, which may have been replaced since they were opened: a log that was
+    rotated and a certificate that was renewed have their old names.
+    """
 
     shown: str
     viewer: str = ""
+    has_files: bool = False
 
 
 class Destination(ABC):
@@ -57,10 +62,6 @@ class Destination(ABC):
     def place(self, environ: Mapping[str, str], defaults: Mapping[str, str]) -> Place:
         """What whoever starts a session is told."""
         return Place("an exporter of its own")
-
-    def uses_files(self, environ: Mapping[str, str], defaults: Mapping[str, str]) -> bool:
-        """Whether it reads or writes files, which may have been replaced since it was opened."""
-        return False
 
     def trials(
         self, environ: Mapping[str, str], defaults: Mapping[str, str], *, connects: bool
@@ -91,11 +92,6 @@ class Opening(Struct, frozen=True):
     destination: Destination
     environ: Mapping[str, str]
     defaults: Mapping[str, str]
-
-    @property
-    def has_files(self) -> bool:
-        """A log that was rotated, or a certificate that was renewed, has its old name."""
-        return self.destination.uses_files(self.environ, self.defaults)
 
     @property
     def place(self) -> Place:

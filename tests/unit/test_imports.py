@@ -22,7 +22,7 @@ from otelgpu.processes.listing import describe
 from otelgpu.processes.resources import ResourceDetector
 from otelgpu.sources.discoveries import discovery_of
 config = Config()
-_import_the_rest(config)
+_import_the_rest(config, exports=())
 installed()
 [discovery_of(name) for name in families_of(config)]
 ResourceDetector().describe(describe(os.getpid()))

@@ -36,11 +36,7 @@ class FileDestination(Destination):
 
     def place(self, environ: Mapping[str, str], defaults: Mapping[str, str]) -> Place:
         """See :meth:`Destination.place`."""
-        return Place(self.path, viewer=f"otelgpu view {shlex.quote(self.path)}")
-
-    def uses_files(self, environ: Mapping[str, str], defaults: Mapping[str, str]) -> bool:
-        """See :meth:`Destination.uses_files`."""
-        return True
+        return Place(self.path, viewer=f"otelgpu view {shlex.quote(self.path)}", has_files=True)
 
     def trials(
         self, environ: Mapping[str, str], defaults: Mapping[str, str], *, connects: bool

@@ -47,14 +47,12 @@ class OtlpDestination(Destination):
     def place(self, environ: Mapping[str, str], defaults: Mapping[str, str]) -> Place:
         """See :meth:`Destination.place`: of traces and metrics the addresses, once where they are one."""
         found = self._settings((Signal.TRACES, Signal.METRICS), environ, defaults)
-        return Place(" and ".join(dict.fromkeys(each.shown.removesuffix(each.signal.path) for each in found)))
-
-    def uses_files(self, environ: Mapping[str, str], defaults: Mapping[str, str]) -> bool:
-        """See :meth:`Destination.uses_files`: certificates."""
-        return any(
+        has_certificates = any(
             name.startswith("OTEL_EXPORTER_OTLP_") and name.endswith(("CERTIFICATE", "CLIENT_KEY"))
             for name in (*environ, *defaults)
         )
+        shown = dict.fromkeys(each.shown.removesuffix(each.signal.path) for each in found)
+        return Place(" and ".join(shown), has_files=has_certificates)
 
     def trials(
         self, environ: Mapping[str, str], defaults: Mapping[str, str], *, connects: bool

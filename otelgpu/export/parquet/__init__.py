@@ -40,11 +40,7 @@ class ParquetDestination(Destination):
 
     def place(self, environ: Mapping[str, str], defaults: Mapping[str, str]) -> Place:
         """See :meth:`Destination.place`."""
-        return Place(f"tables in {self.path}")
-
-    def uses_files(self, environ: Mapping[str, str], defaults: Mapping[str, str]) -> bool:
-        """See :meth:`Destination.uses_files`."""
-        return True
+        return Place(f"tables in {self.path}", has_files=True)
 
     def trials(
         self, environ: Mapping[str, str], defaults: Mapping[str, str], *, connects: bool
