@@ -62,9 +62,8 @@ class JobWatch:
         self._poller = DevicePoller(EVERY_S)
         self.model: FoundModel | None = None  # the first that a command names
         self._commands: dict[int, tuple[str, ...]] = {}  # that were looked through for one
-        self._groups: dict[
-            int, tuple[Reading, Reading]
-        ] = {}  # of control groups with a quota: first and last
+        # Of processes whose control group has a quota: the first reading of it and the last.
+        self._quotas: dict[int, tuple[Reading, Reading]] = {}
         self._server = server
         self._asked_s = -ASK_S
         self._inputs: list[DeviceInput] = []
@@ -102,7 +101,7 @@ class JobWatch:
         """Of processes that the CPU quota of their control group held back: how often, and for how long."""
         return {
             pid: between(first, last, pid=pid)
-            for pid, (first, last) in self._groups.items()
+            for pid, (first, last) in self._quotas.items()
             if first.throttled is not None and first.throttled != last.throttled
         }
 
@@ -155,7 +154,7 @@ class JobWatch:
     def _look_at_quota(self, pid: int) -> None:
         last = read_own(pid, proc=self._proc)
         if last.quota_cpus is not None:
-            self._groups[pid] = self._groups.get(pid, (last, last))[0], last
+            self._quotas[pid] = self._quotas.get(pid, (last, last))[0], last
 
     def _look_for_model(self, pid: int) -> None:
         facts = describe(pid, proc=self._proc) if self.model is None else None

@@ -105,9 +105,7 @@ def follow(server: ApiServer, switches: Switches, wait: Callable[[float], object
             if str(error) != said:
                 said = str(error)
                 _log.warning("%s; it is tried again, at most %d s apart", error, _LONGEST_S)
-            with suppress(
-                OtelgpuError
-            ):  # that it cannot be written has been said, or is the next try's to say
+            with suppress(OtelgpuError):  # that it cannot be written: said above, or by the next try
                 switches.fail()
         wait(pause_s * random.uniform(0.5, 1.0))  # so that a thousand nodes do not come back at once
         pause_s = min(2 * pause_s, _LONGEST_S)

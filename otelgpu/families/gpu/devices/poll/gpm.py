@@ -1,7 +1,7 @@
 """How busy the parts of a GPU were from one reading to the next: NVML's GPU performance monitoring (GPM).
 
 In: the binding (module ``pynvml``) and a device's handle. Out: whole numbers by quantity. GPUs of Hopper and newer have
-it; each holds its counters all the time, so that nobody else who measures is kept from it. A call takes 0.6 ms (H200).
+it. A call takes 0.6 ms (H200).
 Reference: nvml.h; docs.nvidia.com/deploy/nvml-api, "GPM Functions".
 
 Example: a sample at 0 s, one at 10 s: the second reading has the means of those ten seconds, the first has nothing.
