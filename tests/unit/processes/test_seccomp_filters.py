@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
-import signal
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 from hypothesis import example, given
@@ -16,9 +13,8 @@ from otelgpu.processes.live_injection import needed_calls, seccomp
 from otelgpu.processes.live_injection.needed_calls import why_not_allowed
 from otelgpu.processes.live_injection.seccomp import BadFilter, NotKnown, result_of
 from tests.rig.examples import examples
+from tests.rig.seccomp_answers import PROBE, Kernel
 
-PROBE = 1_000
-"""A number that no system call has."""
 ENOSYS = 38
 Instruction = tuple[int, int, int, int]
 
@@ -74,33 +70,10 @@ FILLED: list[Instruction] = [(0x02, 0, 0, index) for index in range(16)]
 """The kernel refuses to load what was not stored."""
 
 
-def answer_of_the_kernel(program: bytes, arguments: Sequence[int]) -> int | None:
-    """errno of that call, 0 without one; None: it ends the process. Raises OSError: that is no filter."""
-    says, said = os.pipe()
-    child = os.fork()
-    if not child:
-        libc = ctypes.CDLL(None, use_errno=True)
-        buffer = ctypes.create_string_buffer(program, len(program))
-        header = struct.pack("@HxxxxxxQ", len(program) // 8, ctypes.addressof(buffer))
-        libc.prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS
-        answer = 0
-        if libc.prctl(22, 2, header, 0, 0):  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
-            answer = -ctypes.get_errno()
-        elif libc.syscall(PROBE, *map(ctypes.c_uint64, arguments)) < 0:
-            answer = ctypes.get_errno()
-        os.write(said, struct.pack("@i", answer))
-        os._exit(0)
-    os.close(said)
-    with os.fdopen(says, "rb") as pipe:
-        data = pipe.read()
-    _, status = os.waitpid(child, 0)
-    if not data:
-        assert os.WTERMSIG(status) == signal.SIGSYS
-        return None
-    (answer,) = struct.unpack("@i", data)
-    if answer < 0:
-        raise OSError(-answer, os.strerror(-answer))
-    return int(answer)
+@pytest.fixture(scope="module")
+def kernel() -> Iterator[Kernel]:
+    with Kernel() as asked:
+        yield asked
 
 
 SHIFTED_FAR: list[Instruction] = [(0x00, 0, 0, 0xDEADBEEF), (0x01, 0, 0, 37), (0x7C, 0, 0, 0)]
@@ -112,11 +85,13 @@ DIVIDED_BY_NOTHING: list[Instruction] = [(0x00, 0, 0, 7), (0x01, 0, 0, 0), (0x3C
 @example(DIVIDED_BY_NOTHING, [0] * 6)
 @example([(0x20, 0, 0, 60), (0x2C, 0, 0, 0), (0x84, 0, 0, 0)], [2**63] * 6)
 @given(st.lists(moves, max_size=24), st.lists(st.integers(0, 2**64 - 1), min_size=6, max_size=6))
-def test_a_filter_gives_what_the_kernel_gives(body: list[Instruction], arguments: list[int]) -> None:
+def test_a_filter_gives_what_the_kernel_gives(
+    kernel: Kernel, body: list[Instruction], arguments: list[int]
+) -> None:
     slack: list[Instruction] = [(0x44, 0, 0, 0)] * 4  # what jumps of the last ones may skip: A |= 0
     own = [LOAD_NUMBER, (0x15, 1, 0, PROBE), returning(seccomp.ALLOW)]
     program = assembled([*own, *FILLED, *body, *slack, *TO_8_BITS])
-    expected = answer_of_the_kernel(program, arguments)
+    expected = kernel.answer(program, arguments)
     result = result_of([program], PROBE, arguments)
     if expected is None:
         assert result == seccomp.KILL_THREAD
