@@ -57,8 +57,12 @@ class Range(Struct, frozen=True, kw_only=True):
     rack: str = ""
 
 
+class NoHost(OtelgpuError):
+    """The input names none."""
+
+
 def read(inputs: Sequence[str], span: Range) -> Topology:
-    """The graph of the inputs. Raises :class:`OtelgpuError` for one that is not there, and where no host is named."""
+    """The graph of the inputs. Raises :class:`OtelgpuError` for one that is not there, :class:`NoHost`."""
     facts, skips = _facts(span), Skips()
     limits: list[str] = []
     if is_remote(inputs):
@@ -67,7 +71,7 @@ def read(inputs: Sequence[str], span: Range) -> Topology:
         _read_lines(inputs, facts, skips)
     marks = list(_verdicts(inputs, span, facts, limits))
     if not facts.owners.nodes:
-        raise OtelgpuError(
+        raise NoHost(
             "; ".join(["the input names no host", *limits]),
             hint="what can be an input: otelgpu topology --help",
         )
@@ -93,18 +97,18 @@ def own_host(observe_s: float | None, span: Range) -> Topology:
     return _described_host() if observe_s is None else _observed_host(observe_s, span)
 
 
-def _described_host() -> Topology:
-    """What sysfs and NVML have of it, now. May wait for a driver."""
+def _described_host(*notes: str) -> Topology:
+    """What sysfs and NVML have of it, now. May wait for a driver. ``notes``: limits that are known of it before."""
     found = list(looks())
     seen = [item for each in found for item in each.inputs if isinstance(item, DeviceSeen | DeviceReadings)]
     ports = PortWatch().poll(clock.monotonic_ns())
     users = {reading.tgid for item in seen if isinstance(item, DeviceReadings) for reading in item.processes}
     names = {tgid: _words_of(user) for tgid in users if (user := describe(tgid)) is not None}
     facts = facts_of({"host.name": socket.gethostname()}, seen, ports, names)
-    notes = [each.note for each in found if each.note]
+    limits = [*notes, *(each.note for each in found if each.note)]
     if not ports:
-        notes.append("this host has no RDMA device (/sys/class/infiniband)")
-    return build(facts, limits=notes)
+        limits.append("this host has no RDMA device (/sys/class/infiniband)")
+    return build(facts, limits=limits)
 
 
 def _observed_host(seconds: float, span: Range) -> Topology:
@@ -120,7 +124,10 @@ def _observed_host(seconds: float, span: Range) -> Topology:
         )
         said = Guidance(openings=())  # the file is no result
         observe_everything(quick, duration=seconds, capture=None, quiet=True, guidance=said)
-        return read((seen,), span)
+        try:
+            return read((seen,), span)
+        except NoHost:  # nothing on it did anything
+            return _described_host(f"no queue pair, communicator or call was seen within {seconds:g} s")
 
 
 def _words_of(facts: ProcessFacts) -> Mapping[str, AttributeValue]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from otelgpu.cli import topology as command
+from otelgpu.cli import topology_inputs
 from otelgpu.cli.commands import cli
 from otelgpu.cli.topology_inputs import read
 from tests.rig.cluster import Cluster, metrics_line
@@ -154,3 +156,18 @@ def test_an_input_without_a_host_says_so(tmp_path: Path) -> None:
     (tmp_path / "none.jsonl").write_text('{"resourceSpans":[]}\n')
     result = topology(tmp_path / "none.jsonl")
     assert "the input names no host" in str(result.exception)
+
+
+def test_a_host_that_does_nothing_is_shown_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        topology_inputs, "observe_everything", lambda config, **_: _write_nothing(config.export)
+    )
+    result = topology("--observe", "3s")
+    assert result.exit_code == 0
+    assert f"── {socket.gethostname()}" in result.output
+    assert "limit: no queue pair, communicator or call was seen within 3 s" in result.output
+
+
+def _write_nothing(destinations: tuple[str, ...]) -> None:
+    """What an agent leaves that saw nothing."""
+    Path(destinations[0].removeprefix("file:")).write_text('{"resourceSpans":[]}\n')
