@@ -191,7 +191,7 @@ def test_an_agent_that_the_kernel_ends_for_want_of_memory_leaves_nothing_and_har
     daemonset: Cluster, held_before: set[tuple[Kind, int]]
 ) -> None:
     """It comes as far as its probes: the limit is of what it needs when it has them."""
-    limit_memory(daemonset, "150Mi")
+    limit_memory(daemonset, "96Mi")
 
     def ended() -> bool:
         found = daemonset.items("pods", "-n", SYSTEM, "-l", AGENT)
