@@ -31,6 +31,8 @@ SHOWN = {
     "topology": (r"(?m)^1 node, \d+ GPUs?, \d+ NICs?$",),
 }
 """What the reader of each page that has something to run is to see: patterns."""
+CODES = {"topology": (0, 3)}
+"""What a page's last command may end with, where programs of other tests may have faults that it finds."""
 
 
 def runnable() -> dict[str, str]:
@@ -70,6 +72,6 @@ def test_the_commands_of_a_page_do_what_it_says(name: str, tmp_path: Path) -> No
         text=True,
         timeout=LIMIT_S,
     )
-    assert ran.returncode == 0, ran.stdout
+    assert ran.returncode in CODES.get(name, (0,)), ran.stdout
     shown = ran.stdout + "".join(f"{path.name}\n" for path in tmp_path.iterdir() if not path.is_symlink())
     assert [each for each in SHOWN[name] if not re.search(each, shown)] == [], ran.stdout
