@@ -148,7 +148,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ring_bytes: _RingBytes = 8 << 20
     """Size of the rings of calls and requests; a power of two. Families with fewer records have 2 MiB, or a quarter."""
     interval_ms: Annotated[int, msgspec.Meta(ge=10, le=10_000)] = 200
-    """How often rings are drained while anything comes; 400 ms once that is steady and cheap, 2 s once nothing does."""
+    """How often rings are drained while anything comes; 1 s once that is steady and cheap, 2 s once nothing does."""
     metric_interval_ms: Annotated[int, msgspec.Meta(ge=100)] = 60_000
     """How often metrics are exported; OTEL_METRIC_EXPORT_INTERVAL sets it too."""
     memory_limit_mib: Annotated[int, msgspec.Meta(ge=0, le=1 << 20)] = 0

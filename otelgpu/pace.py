@@ -1,9 +1,9 @@
-"""How often the loop turns where something comes: half as often, once that goes on and takes little of the time.
+"""How often the loop turns where something comes: less often, once that goes on and takes little of the time.
 
 In: what each collection brought, and the time that this thread has computed. Out: seconds. A turn costs some
 milliseconds whatever it brings, so that longer turns make less of them.
 
-Example, of turns of 200 ms: after five seconds of a steady load that takes 6 % of a processor they are of 400 ms, and
+Example, of turns of 200 ms: after five seconds of a steady load that takes 6 % of a processor they are of a second, and
 at the first that brings nothing of 200 ms again. A ring that fills ends any turn.
 """
 
@@ -17,8 +17,10 @@ from otelgpu.model.inputs import Batch, Input
 
 STEADY_S: Final = 5.0
 """So long each turn has brought something before: until then somebody may wait for what he has just begun."""
-LONGEST_S: Final = 0.4
-"""What a turn is made longer to: much more would be seen by who waits for a request's spans."""
+LONGEST_S: Final = 1.0
+"""What a turn is made longer to: more would be seen by who waits for a request's spans."""
+LONGER: Final = 5
+"""So many times as long as was asked for at most: who asks for turns of 20 ms wants to see soon what happens."""
 BUSY: Final = 0.15
 """Of this thread's time: who computes for more of it has work, not turns, and the shares of who is observed
 (``families/requests/turns.py``) are of a turn."""
@@ -50,4 +52,4 @@ class Pace:
         """How long the next turn may be, where each is of ``usual_s`` otherwise."""
         if self._busy or self._turned - self._steady_since < STEADY_S:
             return usual_s
-        return min(2 * usual_s, max(usual_s, LONGEST_S))
+        return min(LONGER * usual_s, max(usual_s, LONGEST_S))

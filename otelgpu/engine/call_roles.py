@@ -123,8 +123,8 @@ SERVING: Final = StepRules()
 
 TRAINING: Final = StepRules(reads_results=False, settle_ns=500 * _MS, longest_ns=60_000 * _MS)
 """``settle_ns``: the first step that is reported begins at least so long after the period was established; what was fed
-until then has been passed on (ticks are at most 400 ms apart, by default). ``send_delay_ns``, ``grace_ns`` and
-``by_time`` say nothing: nobody is sent anything."""
+until then has been passed on, with ticks that are a second apart, too (``otelgpu/pace.py``); further apart, the first
+steps are not reported. ``send_delay_ns``, ``grace_ns`` and ``by_time`` say nothing: nobody is sent anything."""
 
 
 class StepCalls:

@@ -1,4 +1,4 @@
-"""How often the loop turns: half as often while something always comes and takes little time."""
+"""How often the loop turns: less often while something always comes and takes little time."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def test_who_has_much_to_do_turns_as_often_as_always() -> None:
     assert loop.turns(1.0, BUSY - 0.01)[-1] == LONGEST_S
 
 
-@pytest.mark.parametrize(("usual_s", "longer_s"), [(0.05, 0.1), (0.3, LONGEST_S), (0.4, 0.4), (10.0, 10.0)])
-def test_no_turn_is_more_than_twice_as_long_nor_longer_than_the_bound(
+@pytest.mark.parametrize(("usual_s", "longer_s"), [(0.05, 0.25), (0.3, LONGEST_S), (1.0, 1.0), (10.0, 10.0)])
+def test_no_turn_is_more_than_five_times_as_long_nor_longer_than_the_bound(
     usual_s: float, longer_s: float
 ) -> None:
     loop = Loop()
