@@ -12,7 +12,7 @@ kernel's typed tracepoint.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Final
 
 from msgspec import Struct
@@ -24,6 +24,8 @@ from otelgpu.kernel.loader import Image, LoadedFamily
 PROBES: Final = ("uretprobe", "usession", "uprobe")  # in the order of attaching: none returns unentered
 GO: Final = "go"
 """The library of functions of Go programs, which are probed at their entries; and of those probed at their returns."""
+GO_ENTRIES: Final = "libgo"
+"""The same at entries that are found as any library's functions are, each for itself."""
 GO_RETURNS: Final = "go_returns"
 _COOKIE_ENTRY_ONLY: Final = 1 << 32  # the probe's return is not to be probed
 _COOKIE_MARK_SHIFT: Final = 33
@@ -57,11 +59,12 @@ def hooks(programs: Iterable[Program], numbers: Mapping[str, int] | None = None)
     return sorted(found, key=lambda hook: PROBES.index(hook.program.probes))
 
 
-def hooks_of(family: LoadedFamily) -> list[Hook]:
-    """The same for the programs that were loaded of a family."""
+def hooks_of(family: LoadedFamily, programs: Iterable[Program] | None = None) -> list[Hook]:
+    """The same for ``programs`` of a family (None: all that were loaded)."""
     name, btf = f"{family.family}_api", family.image.btf
     numbers = btf.enumerators(name) if btf.has_enum(name) else {}
-    return hooks(family.programs, {key.removeprefix("API_"): number for key, number in numbers.items()})
+    chosen = family.programs if programs is None else programs
+    return hooks(chosen, {key.removeprefix("API_"): number for key, number in numbers.items()})
 
 
 def functions_of(image: Image) -> dict[str, str]:
@@ -83,6 +86,12 @@ def places(section: str) -> list[tuple[str, str]]:
         for symbol in listed.split(",")
         if colon and symbol
     ]
+
+
+def is_for(program: Program, libraries: Set[str]) -> bool:
+    """Whether a program is for functions, and those of ``libraries`` alone."""
+    found = {library for library, _ in places(program.section)} if program.probes in PROBES else set()
+    return bool(found) and found <= libraries
 
 
 def attach_tracepoints(family: LoadedFamily) -> None:

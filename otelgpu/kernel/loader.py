@@ -168,6 +168,7 @@ class LoadedFamily:
     object: Object
     ring: Ring
     programs: list[Program]  # those that were loaded
+    waiting: frozenset[str] = frozenset()  # names of those that :meth:`load_waiting` is to load
     links: list[Link] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -182,6 +183,7 @@ class LoadedFamily:
         self._counters = counter_names(btf, family)
         self._passed_over = [program for program in self.programs if program.probes in _PASSED_OVER]
         self._cpus = possible_cpus()
+        self._beside: Object | None = None  # of the programs that came later
 
     @property
     def family(self) -> str:
@@ -253,10 +255,31 @@ class LoadedFamily:
         table = next(each for each in self.object.maps.values() if each.name.endswith(".bss"))
         return GlobalVariables(table, self.image.variables(".bss"))
 
+    def load_waiting(self) -> list[Program]:
+        """Load the programs that were left for later, with the maps of the others; none are left then.
+
+        Raises :class:`BpfError`.
+        """
+        waiting, self.waiting = self.waiting, frozenset()
+        self._beside = opened = Object(self.image.data, self.family)
+        for name, table in opened.maps.items():
+            if (fd := self.map(name).fd) < 0:
+                table.leave_out()
+            else:
+                table.reuse(fd)
+        for program in opened.programs.values():
+            program.set_autoload(program.name in waiting)
+        opened.load()
+        programs = [opened.programs[name] for name in sorted(waiting)]
+        self.programs += programs
+        return programs
+
     def close(self) -> None:
         """Detach and free; idempotent."""
         detach_all(self.links)
         self.links.clear()
+        if self._beside is not None:
+            self._beside.close()
         if (found := self.__dict__.pop("_globals", None)) is not None:
             found.close()
         self.ring.close()
@@ -288,10 +311,12 @@ class Loader:
         *,
         constants: Mapping[str, int] | None = None,
         wanted: Callable[[str], bool] | None = None,
+        waits: Callable[[Program], bool] | None = None,
     ) -> LoadedFamily:
         """One family; may be called from several threads. Raises :class:`BpfError`.
 
-        ``constants``: of its own; ``wanted``: whether to load a program, by its name (None: all).
+        ``constants``: of its own; ``wanted``: whether to load a program, by its name (None: all); ``waits``: whether
+        that has time until :meth:`LoadedFamily.load_waiting`.
         """
         size = self._ring_bytes(image.family)
         return load_family(
@@ -303,6 +328,7 @@ class Loader:
             returns=self._returns,
             trace_contexts=self._trace_contexts,
             wanted=wanted,
+            waits=waits,
         )
 
     def close(self) -> None:
@@ -354,13 +380,15 @@ def load_family(
     returns: bool = True,
     trace_contexts: int | None = None,
     wanted: Callable[[str], bool] | None = None,
+    waits: Callable[[Program], bool] | None = None,
 ) -> LoadedFamily:
     """Load one family.
 
     ``constants`` are ``const volatile`` globals by name; ``ring_bytes`` a power of two of at least a page;
     ``shared`` the family whose scope and contexts this one uses; ``trace_contexts`` the descriptor of the map
     that OBI writes contexts into, None without one; ``programs`` those to load (None: all that are
-    :func:`needed <needed_programs>`), ``wanted`` a choice among them by name.
+    :func:`needed <needed_programs>`), ``wanted`` a choice among them by name; those that ``waits`` says have time are
+    left for :meth:`LoadedFamily.load_waiting`.
     Raises :class:`BpfError`.
     """
     opened = Object(image.data, image.family)
@@ -392,6 +420,8 @@ def load_family(
         )
         if wanted is not None:
             loaded = frozenset(filter(wanted, loaded))
+        waiting = frozenset(name for name in loaded if waits is not None and waits(opened.programs[name]))
+        loaded = frozenset(loaded) - waiting
         for program in opened.programs.values():
             program.set_autoload(program.name in loaded)
         opened.load()
@@ -402,7 +432,7 @@ def load_family(
         ring = Ring(opened.maps["ring"].fd, ring_bytes, longest=longest)
         if shared is not None:
             offer_call_stacks(shared.object, running)
-        return LoadedFamily(image, opened, ring, running)
+        return LoadedFamily(image, opened, ring, running, waiting)
     except BaseException:
         opened.close()
         raise

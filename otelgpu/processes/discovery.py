@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 class Choice(Struct, frozen=True, kw_only=True):
     """What to load of a family's BPF object. ``programs``: whether to load one, by its name (None: all).
 
+    ``later``: libraries whose programs are loaded only once a file with one of their functions is found, together:
+    few hosts have one, and the kernel takes its time to verify them.
     ``ring_bytes``: of the size that rings have in this session, the size that is enough for this family.
     """
 
@@ -35,6 +37,7 @@ class Choice(Struct, frozen=True, kw_only=True):
         default_factory=dict
     )  # the same, of the programs of all families
     programs: Callable[[str], bool] | None = None
+    later: frozenset[str] = frozenset()
     ring_bytes: Callable[[int], int] | None = None
 
 

@@ -29,7 +29,7 @@ from otelgpu.kernel.statx import cached_status
 from otelgpu.model.losses import Reasons
 from otelgpu.model.shares import OF_CONTAINER, Refusals, described
 from otelgpu.processes.elf_files import map_elf, open_regular, paths_of
-from otelgpu.processes.function_finder import FunctionFinder
+from otelgpu.processes.function_finder import FoundFunctions, FunctionFinder
 from otelgpu.processes.libraries import library_name_of
 from otelgpu.processes.listing import list_processes
 from otelgpu.processes.maps import Inode, Mapping, executable_mappings
@@ -68,6 +68,7 @@ PROBED_FILES: Final = 1024
 """Files with probes, each of which has some descriptors. One owner's may have twice as many as are free: two thirds."""
 _DESCRIPTORS_EACH: Final = 32
 _LIBRARY: Final = "lib"  # what the library_names of libraries begin with
+_OF_GO: Final = (GO, GO_RETURNS)
 _SHARED_OBJECT: Final = re.compile(r".\.so(?:\.|$)")
 _CUT_NAME_BYTES: Final = 63  # of a name of process.h: the suffix may be cut off
 _PLAIN_NS: Final = (
@@ -139,6 +140,7 @@ class ProbePlacer:
         self._hooks: list[Hook] = []
         self._nameless: list[Hook] = []
         self._go_hooks: list[Hook] = []
+        self._go_symbols: frozenset[str] = frozenset()  # and those that there will be hooks for
         self._later: list[_Later] = []
         self._hooked: set[str] = set()
         self._symbols: frozenset[str] = frozenset()  # and those that there will be hooks for
@@ -164,8 +166,10 @@ class ProbePlacer:
     def add_later(self, functions: dict[str, str], load: Callable[[], None]) -> None:
         """``load`` is to add hooks once a file has one of ``functions`` (symbol → its library)."""
         symbols = frozenset(symbol for symbol, library in functions.items() if library.startswith(_LIBRARY))
-        self._later.append(_Later(symbols, load))
+        of_go = frozenset(symbol for symbol, library in functions.items() if library in _OF_GO)
+        self._later.append(_Later(symbols | of_go, load))
         self._symbols |= symbols
+        self._go_symbols |= of_go
         self.library_names |= {functions[symbol] for symbol in symbols}
 
     def add(self, hooks: Iterable[Hook]) -> None:
@@ -173,17 +177,19 @@ class ProbePlacer:
         for hook in hooks:
             self._list_for(hook.library).append(hook)
         self._hooked |= {hook.symbol for hook in self._hooks}
+        self._go_symbols |= {hook.symbol for hook in self._go_hooks}
         self._symbols |= self._hooked
         self.library_names |= {hook.library for hook in self._hooks}
 
     def _list_for(self, library: str) -> list[Hook]:
-        if library in (GO, GO_RETURNS):
+        if library in _OF_GO:
             return self._go_hooks
         return self._hooks if library.startswith(_LIBRARY) else self._nameless
 
-    def _load_for(self, offsets: Container[str]) -> None:
+    def _load_for(self, found: FoundFunctions) -> None:
         """What a file with these functions is the first to need."""
-        for later in [each for each in self._later if any(symbol in offsets for symbol in each.symbols)]:
+        has = found.offsets.keys() | found.go.found.keys()
+        for later in [each for each in self._later if not each.symbols.isdisjoint(has)]:
             self._later.remove(later)
             later.load()
 
@@ -448,16 +454,16 @@ class ProbePlacer:
         """Attach what the file has symbols for; None when it has none. Raises :class:`ReaderError`."""
         owner = owner_of(tgid) if tgid else NOBODYS
         try:
-            of_go = {hook.symbol for hook in self._go_hooks}
-            found = self._finder.find(owner, descriptor, self._symbols, of_go)
+            found = self._finder.find(owner, descriptor, self._symbols, self._go_symbols)
         except ElfError as error:
             self.counters["file_not_elf"] += 1
             _log.debug("not an ELF file that can be probed: %s: %s", path, error)
             return None
-        self._load_for(found.offsets)
+        self._load_for(found)
         self.counters["go_program_unknown"] += found.go.unknown
         offsets = {symbol: offset for symbol, offset in found.offsets.items() if symbol in self._hooked}
-        if not offsets and not found.go.found:
+        of_go = found.go.found if self._go_hooks else {}
+        if not offsets and not of_go:
             return None
         if not self._has_room(owner):
             self.counters["probe_share_spent"] += 1
@@ -489,7 +495,7 @@ class ProbePlacer:
             path=path,
             library=library_name_of(path) or "",
             identity=identity,
-            symbols=tuple(sorted((*offsets, *found.go.found))),
+            symbols=tuple(sorted((*offsets, *of_go))),
             refused=tuple(refusal.message for refusal in refused),
             ready_ns=ready_ns,
             links=links,

@@ -13,7 +13,6 @@ import select
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Set
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from itertools import chain
@@ -54,6 +53,7 @@ from otelgpu.sources.discoveries import beside, choices, discovery_of
 from otelgpu.sources.draining import Draining
 from otelgpu.sources.family_discoveries import FamilyDiscoveries
 from otelgpu.sources.live_settings import LiveSettings as LiveSettings
+from otelgpu.sources.loading import FamilyLoader
 from otelgpu.sources.process_events import EXEC, EXIT, FORK, MAPPING, ProcessEvents, Shares
 from otelgpu.sources.successions import Successions
 from otelgpu.sources.turn import Turn
@@ -64,6 +64,7 @@ REASONS: Final = Reasons(
         "waits_not_reported": "the kernel did not let a program run that reports waits which still last: a profile "
         "lacks them",
         "family_not_loaded": "a family's library is there, but the kernel refused the family's programs",
+        "programs_not_loaded": "a library is there that programs of a family waited for, and the kernel refused them",
         "scope_table_full": "a process could not be brought into scope: more than 32,768 are",
     },
 )
@@ -98,7 +99,7 @@ class LiveSource:
         self._draining = Draining(clock.monotonic_ns)
         self.overloads: list[Overload] = []
         self._name_kinds: dict[str, NameKinds] = {}
-        self._loader: Loader | None = None
+        self._loader: FamilyLoader | None = None
         self._holding: Holding | None = None
         self._found_mapped: frozenset[str] = frozenset()
         try:
@@ -188,7 +189,7 @@ class LiveSource:
             self.with_returns = features.return_probes_are_safe(process)
         constants["entry_only"] = int(not self.with_returns)
         settings = self._settings
-        self._loader = Loader(
+        loader = Loader(
             process,
             constants={**constants, **settings.constants},
             ring_bytes=self._ring_bytes,
@@ -196,6 +197,7 @@ class LiveSource:
             returns=self.with_returns,
             trace_contexts=shared_trace_contexts(settings.trace_contexts, self.counters),
         )
+        self._loader = FamilyLoader(loader, self._choices, all_at_once=settings.hold_on_load)
         self._images = {name: read_image(name) for name in families}
         self._operations = {n for n, f in families.items() if f.operations is not None}
         functions = {name: functions_of(image) for name, image in self._images.items()}
@@ -207,20 +209,20 @@ class LiveSource:
         )
         self._call_symbols = frozenset(chain.from_iterable(functions[name] for name in self._operations))
         self._placer = ProbePlacer((), self._finder, with_returns=self.with_returns)
-        # Side by side: the verifier takes its time, and start-up is counted in tenths of a second.
         at_once = [n for n in self._choices if settings.begin_with(families[n], families, self._images[n])]
-        with ThreadPoolExecutor(max_workers=max(len(families), 1), thread_name_prefix="load") as pool:
-            loading = {name: pool.submit(self._load_one, self._images[name]) for name in at_once}
-            settings.meanwhile()
         adopted = [process]
-        for name, done in loading.items():
-            error = done.exception()
-            if isinstance(error, BpfError) and not self._discoveries[name].required:
-                self._go_without(name, error)
+        for name, found in self._loader.begin([self._images[n] for n in at_once], settings.meanwhile).items():
+            if not isinstance(found, BpfError):
+                adopted.append(found)
+            elif self._discoveries[name].required:
+                raise found
             else:
-                adopted.append(done.result())
+                self._go_without(name, found)
         for loaded in adopted:
             self._adopt(loaded)
+            self._loader.complete_when_needed(
+                loaded, self._placer, partial(self._go_incomplete, loaded.family)
+            )
         for name, family in families.items():
             if name in self._choices and isinstance(family.load, Load) and name not in at_once:
                 self._placer.add_later(functions[name], partial(self._load_late, name))
@@ -233,15 +235,11 @@ class LiveSource:
         chosen = wanted(usual) if wanted is not None else usual
         return self._settings.ring_bytes.get(family, chosen)
 
-    def _load_one(self, image: Image) -> LoadedFamily:
-        assert self._loader is not None
-        choice = self._choices[image.family]
-        return self._loader.load(image, constants=choice.constants, wanted=choice.programs)
-
     def _load_late(self, name: str) -> None:
         """A family whose first library is there."""
+        assert self._loader is not None
         try:
-            self._adopt(self._load_one(self._images[name]))
+            self._adopt(self._loader.load(self._images[name]))
             self._allow_quiet()
             for other in self._beside.get(name, ()):
                 if other not in self._loaded:
@@ -253,6 +251,10 @@ class LiveSource:
         """All others are observed; who lives by this one asks :attr:`rings`."""
         self.counters["family_not_loaded"] += 1
         _log.warning("family %s is not observed: %s", family, error)
+
+    def _go_incomplete(self, family: str, error: BpfError) -> None:
+        self.counters["programs_not_loaded"] += 1
+        _log.warning("family %s goes without the programs that were to be loaded now: %s", family, error)
 
     def _adopt(self, loaded: LoadedFamily) -> None:
         """Make a loaded family part of everything; its hooks are to be placed from here on."""

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from otelgpu.kernel import libbpf
-from otelgpu.kernel.libbpf import BpfError
+from otelgpu.kernel.libbpf import BpfError, Program
 from otelgpu.kernel.loader import Image, LoadedFamily, Loader, load_family
 from otelgpu.model.profiling import ProfileKind, ProfileSettings
 from tests.kernel.observing import OTELGPU, Watch, compiled_image, run_otelgpu
 from tests.rig import start_cuda_client
+from tests.unit.elf.go_builders import FUNCTION, go_elf
 
 # Uid 65534 with the one capability to read this checkout and its interpreter, wherever they lie.
 NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
@@ -62,6 +63,29 @@ def test_where_the_kernel_refuses_profiles_a_session_goes_on_without(
         watching.pump(0.2)
         assert watching.calls(said.pid)["cudaLaunchKernel"] == 23
     assert "family profile is not observed: the kernel refused BPF object profile" in caplog.text
+
+
+def test_where_the_kernel_refuses_programs_that_came_later_the_family_goes_on_without_them(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    def refuse(family: LoadedFamily) -> list[Program]:
+        asked.append((family.family, sorted(family.waiting)))
+        raise BpfError("the kernel refused BPF object http")
+
+    asked: list[tuple[str, list[str]]] = []
+    monkeypatch.setattr(LoadedFamily, "load_waiting", refuse)
+    with Watch(families=("http",)) as watching:
+        for name, function in (("serve", "crypto/tls.(*Conn).Read"), ("other", "crypto/tls.(*Conn).Close")):
+            path = tmp_path / name
+            path.write_bytes(go_elf({function: FUNCTION, "main.main": b"\x06"}))
+            watching.source.prepare_file(path)
+        ((family, waiting),) = asked
+        assert watching.source.counters["programs_not_loaded"] == 1
+        assert not [each for each in watching.source.probed_files if each.path.startswith(str(tmp_path))]
+    assert family == "http"
+    assert "go_tls_reads" in waiting
+    assert not [name for name in waiting if not name.startswith("go_")]
+    assert "family http goes without the programs that were to be loaded now" in caplog.text
 
 
 @pytest.mark.parametrize("prefix", [NOBODY, BARE_ROOT], ids=["nobody", "bare root"])

@@ -11,7 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otelgpu.kernel.attach import Hook, attach_hooks, attach_tracepoints, expand, hooks, hooks_of, places
+from otelgpu.kernel.attach import (
+    Hook,
+    attach_hooks,
+    attach_tracepoints,
+    expand,
+    hooks,
+    hooks_of,
+    is_for,
+    places,
+)
 from otelgpu.kernel.libbpf import BpfError
 from otelgpu.kernel.loader import entries_of, needed_programs, read_image
 
@@ -117,6 +126,22 @@ def test_the_cookies_of_cuda_are_the_numbers_of_its_functions() -> None:
     )
     number = loaded.image.btf.enumerators("cuda_api")["API_cudaMalloc"]
     assert [hook.cookie for hook in hooks_of(loaded)] == [number]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("section", "only"),
+    [
+        ("uprobe/libgo:a", True),
+        ("usession/libgo:a;go:b,c", True),
+        ("uprobe/libgo:a;libssl:b", False),
+        ("uretprobe/libssl:b", False),
+        ("uretprobe/trial", False),
+        ("tracepoint/syscalls/sys_enter_read", False),
+        ("tp_btf/go:a", False),
+    ],
+)
+def test_a_program_is_for_some_libraries_alone(section: str, only: bool) -> None:
+    assert is_for(Program(section), {"libgo", "go"}) == only  # type: ignore[arg-type]
 
 
 def test_a_symbol_that_the_file_lacks_is_passed_over() -> None:

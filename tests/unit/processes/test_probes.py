@@ -249,6 +249,30 @@ def test_a_go_program_s_functions_are_probed_at_each_of_their_returns(tmp_path: 
     assert len(probed_file.links) == 3 and not placer.counters["go_program_unknown"]
 
 
+def test_what_go_programs_need_is_loaded_for_the_first_of_them_and_no_other_file(
+    placer: ProbePlacer, build: Callable[..., Path], tmp_path: Path
+) -> None:
+    entry, returns, _ = programs = [Program(section) for section in GO_PROGRAMS]
+    loaded: list[str] = []
+
+    def load() -> None:
+        loaded.append("go")
+        placer.add(hooks(programs))  # type: ignore[arg-type]
+
+    placer.add_later({"a.(*B).Read": "go_returns", "a.(*B).Close": "go", "c.Serve": "libgo"}, load)
+    assert placer.examine_file(build("libcudart.so.12", "cudaMalloc")) is not None
+    path = tmp_path / "plain"
+    path.write_bytes(go_elf({"main.main": b"\x06"}))
+    assert placer.examine_file(path) is None
+    assert loaded == []
+    for name in ("serve", "another"):
+        path = tmp_path / name
+        path.write_bytes(go_elf({"a.(*B).Read": FUNCTION, "main.main": b"\x06"}))
+        assert placer.examine_file(path) is not None
+    assert loaded == ["go"]
+    assert (len(entry.put), len(returns.put)) == (2, 2)
+
+
 def test_of_a_go_program_that_is_not_understood_nothing_is_probed_and_that_is_counted(tmp_path: Path) -> None:
     programs = [Program(section) for section in GO_PROGRAMS]
     placer = ProbePlacer(hooks(programs), session_function_finder(), with_returns=True)  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from otelgpu.families.requests.plugins import are_installed
+from otelgpu.kernel.attach import GO, GO_ENTRIES, GO_RETURNS
 from otelgpu.kernel.loader import LoadedFamily
 from otelgpu.model.profiling import CALL_KINDS
 from otelgpu.model.settings import Settings
@@ -17,13 +18,18 @@ PLUGIN_BYTES: Final = 16 << 20
 shown to it. More would let a bulk transfer that no plug-in reads crowd out what is followed."""
 
 
+GO_LIBRARIES: Final = frozenset((GO, GO_RETURNS, GO_ENTRIES))
+"""What is read of Go programs: a third of what the kernel has to verify of the family."""
+
+
 def _choose(settings: Settings) -> Choice:
     """Connections of unknown protocols are shown to plug-ins, where there are any that can be loaded."""
     if not are_installed():
-        return Choice()
+        return Choice(later=GO_LIBRARIES)
     from otelgpu.families.requests.protocols import installed  # and with it every protocol there is
 
-    return Choice(constants={"http_unknown_bytes": PLUGIN_BYTES} if installed().specs else {})
+    constants = {"http_unknown_bytes": PLUGIN_BYTES} if installed().specs else {}
+    return Choice(constants=constants, later=GO_LIBRARIES)
 
 
 def _watch(loaded: LoadedFamily, placer: ProbePlacer, settings: Settings) -> tuple[object, ...]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from otelgpu.elf.go import go_minor, module_minor
+from otelgpu.kernel.attach import GO_ENTRIES
 from otelgpu.processes.probes import InspectedFile, ProbePlacer
 
-LIBRARY: Final = "libgo"
 GRPC: Final = "google.golang.org/grpc"
 _CONTEXT: Final = {**dict.fromkeys((21, 22), 232), **dict.fromkeys((23, 24, 25, 26), 248)}
 """By minor version of Go (src/net/http/request.go): in 1.23 ``Pattern`` came before it."""
@@ -17,7 +17,7 @@ _GRPC_LAYOUTS: Final = {**dict.fromkeys(range(69, 77), 1 << 12), **dict.fromkeys
 
 def watch_go(placer: ProbePlacer) -> None:
     """Answer for the files that are probed from now on."""
-    placer.file_cookies[LIBRARY] = layouts_of
+    placer.file_cookies[GO_ENTRIES] = layouts_of
 
 
 def layouts_of(file: InspectedFile) -> int:
