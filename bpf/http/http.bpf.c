@@ -129,10 +129,52 @@ enum {
 	NR_RECVFROM = 45,
 	NR_SENDMSG = 46,
 	NR_RECVMSG = 47,
+	NR_SPLICE = 275,
 	NR_ACCEPT4 = 288,
 	NR_RECVMMSG = 299,
 	NR_SENDMMSG = 307,
 };
+
+/* A call by its number, with its first arguments. One that peeks is none; of those with a fourth the caller knows. */
+static __always_inline int begin_call(__s64 number, __u64 first, __u64 second, __u64 third)
+{
+	__s32 fd = (__s32)first;
+
+	switch (number) {
+	case NR_READ:
+	case NR_RECVFROM:
+		return begin(fd, TRANSFER_BUFFER, HTTP_DIRECTION_READ, second, 0);
+	case NR_WRITE:
+	case NR_SENDTO:
+		return begin(fd, TRANSFER_BUFFER, HTTP_DIRECTION_WRITE, second, 0);
+	case NR_READV:
+		return begin(fd, TRANSFER_VECTOR, HTTP_DIRECTION_READ, second, third);
+	case NR_WRITEV:
+		return begin(fd, TRANSFER_VECTOR, HTTP_DIRECTION_WRITE, second, third);
+	case NR_RECVMSG:
+		if (third & MSG_PEEK)
+			return 0;
+		return begin_message(fd, HTTP_DIRECTION_READ, second);
+	case NR_SENDMSG:
+		return begin_message(fd, HTTP_DIRECTION_WRITE, second);
+	case NR_RECVMMSG:
+		return begin(fd, TRANSFER_MESSAGES, HTTP_DIRECTION_READ, second, 0);
+	case NR_SENDMMSG:
+		return begin(fd, TRANSFER_MESSAGES, HTTP_DIRECTION_WRITE, second, 0);
+	case NR_ACCEPT:
+	case NR_ACCEPT4:
+		return begin_new(fd, TRANSFER_ACCEPT);
+	case NR_CONNECT:
+		return begin_new(fd, TRANSFER_CONNECT);
+	case NR_SENDFILE:
+		return begin(fd, TRANSFER_FILE, HTTP_DIRECTION_WRITE, 0, 0);
+	case NR_SPLICE: /* one of the two is a pipe */
+		begin(fd, TRANSFER_FILE, HTTP_DIRECTION_READ, 0, 0);
+		return begin((__s32)third, TRANSFER_FILE, HTTP_DIRECTION_WRITE, 0, 0);
+	default:
+		return 0;
+	}
+}
 
 /*
  * The call that a thread is returning from, whose entry was not seen: from its
@@ -145,7 +187,6 @@ static __noinline int begun_before(struct syscall_exit *exit)
 	struct socket_call *thread;
 	struct pt_regs *regs;
 	struct identity who;
-	__s32 fd;
 
 	if (!in_scope(&who))
 		return 0;
@@ -158,43 +199,10 @@ static __noinline int begun_before(struct syscall_exit *exit)
 		count(COUNTER_ARGUMENT_UNREADABLE);
 		return 0;
 	}
-	fd = (__s32)arguments->di;
-	switch (exit->number) {
-	case NR_ACCEPT:
-	case NR_ACCEPT4:
-		return begin_new(fd, TRANSFER_ACCEPT);
-	case NR_CONNECT:
-		return begin_new(fd, TRANSFER_CONNECT);
-	case NR_RECVFROM:
-		if (arguments->r10 & MSG_PEEK)
-			return 0;
-		return begin(fd, TRANSFER_BUFFER, HTTP_DIRECTION_READ, arguments->si, 0);
-	case NR_READ:
-		return begin(fd, TRANSFER_BUFFER, HTTP_DIRECTION_READ, arguments->si, 0);
-	case NR_WRITE:
-	case NR_SENDTO:
-		return begin(fd, TRANSFER_BUFFER, HTTP_DIRECTION_WRITE, arguments->si, 0);
-	case NR_READV:
-		return begin(fd, TRANSFER_VECTOR, HTTP_DIRECTION_READ, arguments->si,
-			     arguments->dx);
-	case NR_WRITEV:
-		return begin(fd, TRANSFER_VECTOR, HTTP_DIRECTION_WRITE, arguments->si,
-			     arguments->dx);
-	case NR_RECVMSG:
-		if (arguments->dx & MSG_PEEK)
-			return 0;
-		return begin_message(fd, HTTP_DIRECTION_READ, arguments->si);
-	case NR_SENDMSG:
-		return begin_message(fd, HTTP_DIRECTION_WRITE, arguments->si);
-	case NR_RECVMMSG:
-		return begin(fd, TRANSFER_MESSAGES, HTTP_DIRECTION_READ, arguments->si, 0);
-	case NR_SENDMMSG:
-		return begin(fd, TRANSFER_MESSAGES, HTTP_DIRECTION_WRITE, arguments->si, 0);
-	case NR_SENDFILE:
-		return begin(fd, TRANSFER_FILE, HTTP_DIRECTION_WRITE, 0, 0);
-	default:
+	if ((exit->number == NR_RECVFROM || exit->number == NR_RECVMMSG) &&
+	    arguments->r10 & MSG_PEEK)
 		return 0;
-	}
+	return begin_call(exit->number, arguments->di, arguments->si, arguments->dx);
 }
 
 /* The connection of a call that has moved bytes, or found its end; NULL: there is none, or nothing happened. */
@@ -256,42 +264,25 @@ int exit_call(struct syscall_exit *exit)
 	return 0;
 }
 
-#define ENTER(name, begins)                          \
-	SEC("tracepoint/syscalls/sys_enter_" #name)  \
-	int enter_##name(struct syscall_enter *call) \
-	{                                            \
-		return begins;                       \
-	}
-
 #define ARGUMENT(n)   (call->args[n])
 #define DESCRIPTOR(n) ((__s32)call->args[n])
 
-ENTER(accept, begin_new(DESCRIPTOR(0), TRANSFER_ACCEPT))
-ENTER(accept4, begin_new(DESCRIPTOR(0), TRANSFER_ACCEPT))
-ENTER(connect, begin_new(DESCRIPTOR(0), TRANSFER_CONNECT))
-ENTER(read, begin(DESCRIPTOR(0), TRANSFER_BUFFER, HTTP_DIRECTION_READ, ARGUMENT(1), 0))
-ENTER(write, begin(DESCRIPTOR(0), TRANSFER_BUFFER, HTTP_DIRECTION_WRITE, ARGUMENT(1), 0))
-ENTER(sendto, begin(DESCRIPTOR(0), TRANSFER_BUFFER, HTTP_DIRECTION_WRITE, ARGUMENT(1), 0))
-ENTER(recvfrom, ARGUMENT(3) & MSG_PEEK ? 0
-				       : begin(DESCRIPTOR(0), TRANSFER_BUFFER, HTTP_DIRECTION_READ,
-					       ARGUMENT(1), 0))
-ENTER(readv, begin(DESCRIPTOR(0), TRANSFER_VECTOR, HTTP_DIRECTION_READ, ARGUMENT(1), ARGUMENT(2)))
-ENTER(writev, begin(DESCRIPTOR(0), TRANSFER_VECTOR, HTTP_DIRECTION_WRITE, ARGUMENT(1), ARGUMENT(2)))
-ENTER(recvmsg,
-      ARGUMENT(2) & MSG_PEEK ? 0 : begin_message(DESCRIPTOR(0), HTTP_DIRECTION_READ, ARGUMENT(1)))
-ENTER(sendmsg, begin_message(DESCRIPTOR(0), HTTP_DIRECTION_WRITE, ARGUMENT(1)))
-ENTER(recvmmsg, ARGUMENT(3) & MSG_PEEK ? 0
-				       : begin(DESCRIPTOR(0), TRANSFER_MESSAGES,
-					       HTTP_DIRECTION_READ, ARGUMENT(1), 0))
-ENTER(sendmmsg, begin(DESCRIPTOR(0), TRANSFER_MESSAGES, HTTP_DIRECTION_WRITE, ARGUMENT(1), 0))
-ENTER(sendfile64, begin(DESCRIPTOR(0), TRANSFER_FILE, HTTP_DIRECTION_WRITE, 0, 0))
-
-/* One of the two is a pipe. */
-SEC("tracepoint/syscalls/sys_enter_splice")
-int enter_splice(struct syscall_enter *call)
+/* As with the exits. A program may read as many arguments as each of its calls has: all have three. */
+SEC("tracepoint/syscalls/"
+    "sys_enter_accept,accept4,connect,read,write,sendto,readv,writev,recvmsg,sendmsg,"
+    "sendmmsg,sendfile64,splice")
+int enter_call(struct syscall_enter *call)
 {
-	begin(DESCRIPTOR(0), TRANSFER_FILE, HTTP_DIRECTION_READ, 0, 0);
-	return begin(DESCRIPTOR(2), TRANSFER_FILE, HTTP_DIRECTION_WRITE, 0, 0);
+	return begin_call(call->number, ARGUMENT(0), ARGUMENT(1), ARGUMENT(2));
+}
+
+/* Whose flags are the fourth. */
+SEC("tracepoint/syscalls/sys_enter_recvfrom,recvmmsg")
+int enter_receive(struct syscall_enter *call)
+{
+	if (ARGUMENT(3) & MSG_PEEK)
+		return 0;
+	return begin_call(call->number, ARGUMENT(0), ARGUMENT(1), ARGUMENT(2));
 }
 
 SEC("tracepoint/syscalls/sys_enter_close")

@@ -190,7 +190,7 @@ def _in_bpf(load: Load, writes: int) -> list[Row]:
             load.write(case, writes)
             for key, (spent, runs) in sorted(program_times().items(), key=lambda item: item[0][1]):
                 spent, runs = spent - before.get(key, (0, 0))[0], runs - before.get(key, (0, 0))[1]
-                if key[0] in mine and key[1] in ("enter_write", "exit_call") and runs:
+                if key[0] in mine and key[1] in ("enter_call", "exit_call") and runs:
                     found.append(Row(bench=NAME, name=f"{name}: {key[1]}", value=spent / runs, unit="ns/run"))
     return found
 
