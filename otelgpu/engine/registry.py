@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import pkgutil
 import sys
 from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Final
@@ -136,8 +136,21 @@ def _may_have(group: str, place: Path) -> bool:
     """False only where it has none for sure."""
     if not place.is_dir():
         return place.exists()  # an archive
-    files = chain(place.glob("*.dist-info/entry_points.txt"), place.glob("*.egg-info/entry_points.txt"))
-    return any(f"[{group}]" in _text_of(file) for file in files) or any(place.glob("*.egg"))
+    try:
+        found = _declared(place, place.stat().st_mtime_ns)
+    except OSError:  # nothing can be imported from there either
+        return False
+    return found is None or f"[{group}]" in found
+
+
+@cache
+def _declared(place: Path, changed_ns: int) -> str | None:
+    """What packages in a folder declare, which several groups are looked for in; None: there may be more."""
+    names = os.listdir(place)
+    if any(name.endswith(".egg") for name in names):
+        return None
+    packages = [name for name in names if name.endswith((".dist-info", ".egg-info"))]
+    return "".join(_text_of(place / name / "entry_points.txt") for name in packages)
 
 
 def _text_of(file: Path) -> str:
