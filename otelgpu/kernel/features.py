@@ -16,7 +16,7 @@ from typing import Final
 from msgspec import Struct
 
 from otelgpu.kernel.kernel_btf import VMLINUX_BTF, lacking_features, lacking_names
-from otelgpu.kernel.libbpf import BpfError, Link, detach_all, load_libbpf
+from otelgpu.kernel.libbpf import BpfError, Link, load_libbpf
 from otelgpu.kernel.loader import LoadedFamily, load_family, read_image
 from otelgpu.kernel.privileges import capabilities
 from otelgpu.kernel.uprobe_links import UprobeLinks, uprobe_links
@@ -249,7 +249,7 @@ def _try_return_probe(family: LoadedFamily) -> bool:
     finally:
         os.close(ready_write)
         _, status = os.waitpid(child, 0)
-        detach_all(links)
+        family.links += links  # taken off with the others: by itself that takes two processes
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGSYS:
         return False
     if status != 0:

@@ -274,10 +274,14 @@ class LoadedFamily:
         self.programs += programs
         return programs
 
+    def take_links(self) -> list[Link]:
+        """All that are attached, for who takes them off."""
+        links, self.links = self.links, []
+        return links
+
     def close(self) -> None:
         """Detach and free; idempotent."""
-        detach_all(self.links)
-        self.links.clear()
+        detach_all(self.take_links())
         if self._beside is not None:
             self._beside.close()
         if (found := self.__dict__.pop("_globals", None)) is not None:

@@ -327,11 +327,12 @@ class ProbePlacer:
         chosen = [hook for hook in self._nameless if hook.library == library]
         return attach_hooks(chosen, path, offsets, with_returns=self.with_returns)
 
-    def detach(self) -> None:
-        """Take every probe off."""
-        detach_all(link for probed_file in self.probed_files for link in probed_file.links)
+    def take_links(self) -> list[Link]:
+        """Every probe that is on a file, for who takes them off."""
+        links = [link for probed_file in self.probed_files for link in probed_file.links]
         for probed_file in self.probed_files:
             probed_file.links.clear()
+        return links
 
     def take_postponed(self, now_ns: int) -> list[int]:
         """Processes of which a file could not be looked into, and that are to be looked at again now.

@@ -27,7 +27,7 @@ from otelgpu.engine.contract import Family, Load
 from otelgpu.kernel import clock, features
 from otelgpu.kernel.attach import attach_tracepoints, functions_of, hooks_of
 from otelgpu.kernel.holding import Holding
-from otelgpu.kernel.libbpf import BpfError
+from otelgpu.kernel.libbpf import BpfError, detach_all
 from otelgpu.kernel.loader import Image, LoadedFamily, Loader, load_family, read_image
 from otelgpu.kernel.overload import Overload
 from otelgpu.kernel.scope import Scope, is_listed, keep_only, put_cgroup, put_process
@@ -586,8 +586,10 @@ class LiveSource:
 
     def close(self) -> None:
         """Detach everything; idempotent. What fails keeps nothing else from being closed."""
+        attached = [self._placer, *self._loaded.values()]  # together: each time two processes are made
         closers: list[Callable[[], None]] = [
-            *(self.stop_holding, self._watchers.close, self._placer.detach),
+            *(self.stop_holding, self._watchers.close),
+            lambda: detach_all(chain.from_iterable(each.take_links() for each in attached)),
             *(loaded.close for loaded in self._loaded.values()),
             *(self._loaded.clear, self._events.close),
         ]
