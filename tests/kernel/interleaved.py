@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import http.client
 import http.server
+import os
+import signal
 import socket
 import ssl
 import subprocess
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import h2.connection
 import h2.events
 
-from tests.kernel.observing import OTELGPU, Span, read_spans
+from tests.kernel.observing import OTELGPU, read_spans
+from tests.kernel.staged import Staged
+from tests.rig.spans import Span
 
 FIRST = "/job/1"
 """Asked before the others: the libraries that it loads have their probes when those come. It is not counted."""
@@ -57,12 +62,13 @@ def backend() -> Iterator[int]:
             thread.join()
 
 
-def ask(port: int, numbers: Sequence[int]) -> None:
+def ask(port: int, numbers: Sequence[int], *, pause_s: float = 0.0) -> None:
     """One after the other on a connection."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     for number in numbers:
         connection.request("GET", f"/job/{number}")
         assert connection.getresponse().read()
+        time.sleep(pause_s)
     connection.close()
 
 
@@ -141,30 +147,62 @@ def judged(spans: Sequence[Span]) -> tuple[Links, Links]:
     return calls, outbound
 
 
-def observe(
-    command: Sequence[str],
-    folder: Path,
-    clients: int,
-    requests: int,
-    options: Sequence[str] = (),
-    asking: Callable[[int, Sequence[int]], None] = ask,
-) -> list[Span]:
-    """The spans of a server while ``clients`` ask ``requests`` each, every one for a number of its own."""
-    traces = folder / "traces.jsonl"
-    prefix = [OTELGPU, "run", "--quiet", "--detail=all", f"--export=file:{traces}", *options, "--"]
-    with subprocess.Popen([*prefix, *command], stdout=subprocess.PIPE, text=True) as program:
-        assert program.stdout is not None
-        port = int(program.stdout.readline())
-        asking(port, [1])
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """A server that prints its port, and who asks it: ``clients`` at once, each for ``requests`` numbers of its own."""
+
+    command: Sequence[str]
+    clients: int
+    requests: int
+    asking: Callable[[int, Sequence[int]], None] = ask
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def ask_all(self, port: int) -> None:
+        """Have the server asked all that it is to be asked."""
+        self.asking(port, [1])
         time.sleep(0.5)
-        with ThreadPoolExecutor(clients) as together:
+        with ThreadPoolExecutor(self.clients) as together:
+            starts = range(10_000, 10_000 + self.clients * 1000, 1000)
             asked = [
-                together.submit(asking, port, range(10_000 + each * 1000, 10_000 + each * 1000 + requests))
-                for each in range(clients)
+                together.submit(self.asking, port, range(start, start + self.requests)) for start in starts
             ]
             for done in asked:
                 done.result()
         time.sleep(0.3)
+
+    def play(self, stage: Staged) -> int:
+        """Start the server, have it asked, end it; its process id."""
+        pid, port = stage.start(*self.command, **self.environment)
+        try:
+            self.ask_all(int(port))
+        finally:
+            os.kill(pid, signal.SIGTERM)
+        return pid
+
+
+def observe(scene: Scene, folder: Path) -> list[Span]:
+    """The spans of a server under a session of its own, which knows of its program before it begins."""
+    traces = folder / "traces.jsonl"
+    prefix = [OTELGPU, "run", "--quiet", "--detail=all", f"--export=file:{traces}", "--"]
+    environ = os.environ | scene.environment
+    with subprocess.Popen(
+        [*prefix, *scene.command], env=environ, stdout=subprocess.PIPE, text=True
+    ) as program:
+        assert program.stdout is not None
+        scene.ask_all(int(program.stdout.readline()))
         program.terminate()
         program.wait(30)
     return read_spans(traces)
+
+
+Key = TypeVar("Key")
+
+
+def play_all(scenes: Mapping[Key, Scene], folder: Path) -> dict[Key, list[Span]]:
+    """The spans of each scene's server: one session observes all, played one after the other."""
+    with Staged(folder) as stage:
+        pids = {key: scene.play(stage) for key, scene in scenes.items()}
+    found: defaultdict[object, list[Span]] = defaultdict(list)
+    for span in read_spans(stage.traces):
+        found[span["resource"].get("process.pid")].append(span)
+    return {key: found[pid] for key, pid in pids.items()}

@@ -1,4 +1,7 @@
-"""Goroutines: a net/http server's handlers move between threads, and what each does is its own request's."""
+"""Goroutines: a net/http server's handlers move between threads, and what each does is its own request's.
+
+Each server has a session of its own: where one has seen a thousand connections, its maps forget some of the next ones.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernel.interleaved import ask_at_once, backend, judged, observe
+from tests.kernel.interleaved import Scene, ask_at_once, backend, judged, observe
 from tests.rig.certificates import make_certificate
 
 pytestmark = pytest.mark.long
@@ -28,16 +31,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("how", "tls"), [("raw", False), ("client", True), ("context", False)])
-def test_what_a_goroutine_asks_for_is_its_streams(
-    server: Path, how: str, tls: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_goroutine_asks_for_is_its_streams(server: Path, how: str, tls: bool, tmp_path: Path) -> None:
     """Of HTTP/2: all of a connection's at once, whose frames other goroutines write. A worker asks beside them."""
-    if tls:
-        monkeypatch.setenv("TASK_SERVER_PEM", str(make_certificate(tmp_path)))
     with backend() as port:
-        command = [str(server), str(port), how, "pool"]
-        asking = partial(ask_at_once, tls=tls)
-        _, outbound = judged(observe(command, tmp_path, 4, requests=20, asking=asking))
+        scene = Scene(
+            command=(str(server), str(port), how, "pool"),
+            clients=4,
+            requests=20,
+            asking=partial(ask_at_once, tls=tls),
+            environment={"TASK_SERVER_PEM": str(make_certificate(tmp_path))} if tls else {},
+        )
+        _, outbound = judged(observe(scene, tmp_path))
     none = 0 if how == "context" else 80
     assert outbound.wrong == 0
     assert (outbound.right, outbound.none) == (240 - none, none)
@@ -51,8 +55,9 @@ def test_what_a_goroutine_asks_for_is_its_requests_however_many_run(
     """``beside``: a goroutine that some handler started asks too, and is nobody's but by the request's context."""
     asked = clients * 10
     with backend() as port:
-        command = [str(server), str(port), how, *["pool"][:beside]]
-        _, outbound = judged(observe(command, tmp_path, clients, requests=10))
+        command = (str(server), str(port), how, *["pool"][:beside])
+        scene = Scene(command=command, clients=clients, requests=10)
+        _, outbound = judged(observe(scene, tmp_path))
     none = 0 if how == "context" else beside * asked
     assert outbound.wrong == 0
     assert (outbound.right, outbound.none) == ((2 + beside) * asked - none, none)

@@ -22,7 +22,8 @@ from typing import Any, Final
 
 import pytest
 
-from tests.kernel.observing import Session, Span, read_spans
+from tests.kernel.observing import Span, read_spans
+from tests.kernel.staged import Staged
 from tests.rig import ROOT, fake_cudart_path
 from tests.rig.certificates import make_certificate
 from tests.rig.isolation import machine_network
@@ -160,22 +161,15 @@ def build_with_cargo(package: Path) -> Path:
     return built / "target" / "debug" / package.name
 
 
-class Stage:
-    """Programs under one session."""
+class Stage(Staged):
+    """Programs under one session, and what they write down themselves."""
 
     def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
         self.folder = folder
         self.truth_path = folder / "truth.jsonl"
         self.pem = make_certificate(folder)
         self._number = 10_000
-        self._process = subprocess.Popen(
-            [sys.executable, SERVERS / "stage.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self._session = Session(
-            "attach", f"-p{self._process.pid}", "--detail=all", traces=folder / "traces.jsonl"
-        )
-        self._session.__enter__()
-        self.said = ""
 
     def play(self, scene: Scene) -> list[Played]:
         """Start the server, ask it what is to be asked, end it."""
@@ -232,20 +226,14 @@ class Stage:
         return port
 
     def start(self, *command: str, **environment: str) -> tuple[int, str]:
-        """A program: its id and the first line it prints; one that prints nothing has ended by then."""
+        """A program that knows where the fake runtime is, and where to write down what it did."""
         files = {"JOBS_CUDART": str(fake_cudart_path()), "JOBS_TRUTH": str(self.truth_path)}
-        assert self._process.stdin is not None and self._process.stdout is not None
-        print(json.dumps([command, files | environment]), file=self._process.stdin, flush=True)
-        pid, said = json.loads(self._process.stdout.readline())
-        assert not said.startswith("failed"), (command, said)
-        return pid, said
+        return super().start(*command, **files | environment)
 
     def close(self) -> None:
+        """End the session when the last ends of connections have been seen."""
         time.sleep(0.5)
-        self._session.stop()
-        self.said = self._session.said
-        self._process.kill()
-        self._process.communicate()
+        super().close()
 
 
 class Seen:
