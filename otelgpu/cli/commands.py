@@ -36,6 +36,7 @@ class _Lazy(click.Group):
         "view": "view",
         "mcp": "mcp.command",
         "watch-pods": "pod_watch.command",
+        "profile-pods": "pod_profiles.command",
         "completion": "completion",
     }
 

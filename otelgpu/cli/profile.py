@@ -100,6 +100,25 @@ def families_for(kinds: frozenset[ProfileKind]) -> tuple[str, ...]:
     return tuple(sorted(wanted))
 
 
+def settings_for(
+    config: Config,
+    kinds: frozenset[ProfileKind],
+    frequency_hz: int,
+    *,
+    families: tuple[str, ...] = (),
+    export: tuple[str, ...] = (),
+) -> Config:
+    """Of ``config`` what holds for profiles, too. ``families``: whose records are taken; those that the kinds need."""
+    return structs.replace(
+        config,
+        source="uprobe" if config.source == "inject" else config.source,
+        families=families or families_for(kinds),
+        profiles=tuple(sorted(kinds)),
+        profile_frequency_hz=frequency_hz,
+        export=export,
+    )
+
+
 def ring_bytes(megabytes: int) -> int:
     """A ring's size is a power of two: the next one."""
     return 1 << (megabytes * _MIB - 1).bit_length()
@@ -541,15 +560,8 @@ def profile(
     if buffer is not None:
         options["ring_bytes"] = ring_bytes(buffer)
     config = configure(options)
-    if config.source == "inject":
-        config = structs.replace(config, source="uprobe")
-    config = structs.replace(
-        config,
-        families=config.families if options.get("families") else families_for(kinds),
-        profiles=tuple(sorted(kinds)),
-        profile_frequency_hz=frequency,
-        export=options["export"],
-    )
+    families = config.families if options.get("families") else ()
+    config = settings_for(config, kinds, frequency, families=families, export=options["export"])
     seconds = duration if duration is not None or command else DEFAULT_SECONDS
     with Outputs(outputs) as files:
         if files.want_calls:

@@ -1,6 +1,7 @@
 """What somebody asked of the agent for a pod while it works, by an annotation of the pod. Nothing of it is believed.
 
-``otelgpu.io/detail: "all 5m"`` on a pod → :class:`PodSwitch` → what is done about it (``families/switches``).
+``otelgpu.io/detail: "all 5m"`` on a pod → :class:`PodSwitch` → what is done about it (``families/switches``);
+``otelgpu.io/profile: "30s"`` → likewise, in a file of its own (``cli/pod_profiles``).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Annotated, Final
 from msgspec import Meta, Struct
 
 DETAIL_ANNOTATION: Final = "otelgpu.io/detail"
+PROFILE_ANNOTATION: Final = "otelgpu.io/profile"
 LONGEST_VALUE: Final = 64
 """Characters of a value that are read; no longer one means anything."""
 MOST_PODS: Final = 256
@@ -36,7 +38,7 @@ class SwitchesRead(Struct, frozen=True, kw_only=True):
 
 
 class SwitchesWritten(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The file of ``otelgpu watch-pods``, JSON.
+    """A file of ``otelgpu watch-pods``, JSON: of one kind of annotation.
 
     ``switches``: all that there are, absent while the API server has not answered yet, which withdraws none.
     ``failures``: tries to list or watch that failed since ``watch-pods`` began.

@@ -95,6 +95,13 @@ CASES: Final = (
     setting(
         "watch-pods -o x --node n --server https://127.0.0.1:1 --ca-file no", "cannot read certificates of no"
     ),
+    usage("watch-pods -o x --node n --profiles .", "File '.' is a directory"),
+    usage("profile-pods", "Missing option '--requests'"),
+    usage("profile-pods --requests x", "Missing option '-o' / '--output'"),
+    usage("profile-pods --requests x -o . --longest 0", "'0' is too short: give more than 0 s"),
+    usage("profile-pods --requests x -o . --keep 0", "0 is not in the range 1<=x<=1000"),
+    setting("profile-pods --requests x -o nowhere", "nowhere is no folder"),
+    setting("profile-pods --requests x -o . --config no.yaml", "no.yaml"),
     setting(
         "agent", "OTELGPU_SWITCH_AT_ONCE: must be a whole number from 1 to 64", OTELGPU_SWITCH_AT_ONCE="0"
     ),

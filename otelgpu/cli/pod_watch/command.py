@@ -6,7 +6,7 @@ import logging
 import os
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -19,7 +19,13 @@ from otelgpu.cli.logs import say
 from otelgpu.cli.pod_watch.api_server import ApiServer, Expired, Place
 from otelgpu.cli.pod_watch.metadata import Metadata, switch_of
 from otelgpu.errors import OtelgpuError
-from otelgpu.model.switches import MOST_PODS, PodSwitch, SwitchesWritten
+from otelgpu.model.switches import (
+    DETAIL_ANNOTATION,
+    MOST_PODS,
+    PROFILE_ANNOTATION,
+    PodSwitch,
+    SwitchesWritten,
+)
 
 _log = logging.getLogger("otelgpu.cli")
 
@@ -32,10 +38,10 @@ _LONGEST_S: Final = 60.0
 
 
 class Switches:
-    """What is asked for pods, in ``path``: written anew, whole, each time that it changes."""
+    """What is asked for pods by ``annotation``, in ``path``: written anew, whole, each time that it changes."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, annotation: str = DETAIL_ANNOTATION) -> None:
+        self._path, self._annotation = path, annotation
         self._asked: dict[str, PodSwitch] = {}
         self._is_listed = False
         self._failures = 0
@@ -43,14 +49,14 @@ class Switches:
 
     def replace(self, pods: Iterable[Metadata]) -> None:
         """These are all that there are."""
-        found = (switch_of(each) for each in pods)
+        found = (switch_of(each, self._annotation) for each in pods)
         self._asked = {each.uid: each for each in found if each is not None}
         self._is_listed = True
         self._write()
 
     def see(self, kind: str, pod: Metadata) -> None:
         """A pod is there, is another, or is gone."""
-        asked = switch_of(pod) if kind != "DELETED" else None
+        asked = switch_of(pod, self._annotation) if kind != "DELETED" else None
         if asked is not None:
             self._asked[pod.uid] = asked
         elif self._asked.pop(pod.uid, None) is None:
@@ -81,22 +87,23 @@ class Switches:
         self._written = content
 
 
-def follow(server: ApiServer, switches: Switches, wait: Callable[[float], object]) -> None:
+def follow(server: ApiServer, switches: Sequence[Switches], wait: Callable[[float], object]) -> None:
     """For ever: whoever ended would have its pod not ready, and the agent with it.
 
-    Whatever fails is tried again, later and later, and counted in the file; what pods have asked for stays there
+    Whatever fails is tried again, later and later, and counted in the files; what pods have asked for stays there
     meanwhile.
     """
     pause_s, said = _SHORTEST_S, ""
     while True:
         try:
             pods, version = server.list()
-            switches.replace(pods)
+            for each in switches:
+                each.replace(pods)
             while version:
                 for kind, pod in server.watch(version):
                     version = pod.resource_version or version
-                    if kind != "BOOKMARK":
-                        switches.see(kind, pod)
+                    for each in switches if kind != "BOOKMARK" else ():
+                        each.see(kind, pod)
                 pause_s, said = _SHORTEST_S, ""
                 wait(pause_s)  # before the next: one that ends at once is not to be asked for without end
         except Expired:
@@ -105,8 +112,9 @@ def follow(server: ApiServer, switches: Switches, wait: Callable[[float], object
             if str(error) != said:
                 said = str(error)
                 _log.warning("%s; it is tried again, at most %d s apart", error, _LONGEST_S)
-            with suppress(OtelgpuError):  # that it cannot be written: said above, or by the next try
-                switches.fail()
+            for each in switches:
+                with suppress(OtelgpuError):  # that it cannot be written: said above, or by the next try
+                    each.fail()
         wait(pause_s * random.uniform(0.5, 1.0))  # so that a thousand nodes do not come back at once
         pause_s = min(2 * pause_s, _LONGEST_S)
 
@@ -140,6 +148,12 @@ def place_of(
     help="The agent's switch_file: on a volume that both have.",
 )
 @click.option(
+    "--profiles",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The file that otelgpu profile-pods reads, likewise: annotations that ask for a profile.",
+)
+@click.option(
     "--node", envvar=_NODE_VARIABLE, required=True, help=f"Pods of this node (default: {_NODE_VARIABLE})."
 )
 @click.option("--server", metavar="URL", help="The API server (default: that of the pod's cluster).")
@@ -158,7 +172,12 @@ def place_of(
     help="Whose certificate the server has (default: likewise).",
 )
 def watch_pods(
-    output: Path, node: str, server: str | None, token: Path | None, authority: Path | None
+    output: Path,
+    profiles: Path | None,
+    node: str,
+    server: str | None,
+    token: Path | None,
+    authority: Path | None,
 ) -> None:
     """Write what annotations of this node's pods ask of the agent into a file that it reads, until Ctrl-C.
 
@@ -175,4 +194,7 @@ def watch_pods(
     if server is not None or token is not None or authority is not None:
         api_server.check()  # what was named is there, or is named wrong; what the kubelet mounts may come later
     say(f"annotations of the pods of {node}, from {place.url} to {output}; Ctrl-C ends it")
-    follow(api_server, Switches(output), time.sleep)
+    files = [Switches(output)]
+    if profiles is not None:
+        files.append(Switches(profiles, PROFILE_ANNOTATION))
+    follow(api_server, files, time.sleep)

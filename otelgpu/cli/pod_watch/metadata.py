@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from otelgpu.model.switches import DETAIL_ANNOTATION, LONGEST_VALUE, PodSwitch
+from otelgpu.model.switches import LONGEST_VALUE, PodSwitch
 
 _NAME: Final = 253
 _MANAGER: Final = 128
@@ -63,12 +63,12 @@ class Seen(Struct):
     object: msgspec.Raw
 
 
-def switch_of(pod: Metadata) -> PodSwitch | None:
-    """What is asked for a pod; None: nothing is. A value that is too long is cut, and means nothing then."""
-    value = (pod.annotations or {}).get(DETAIL_ANNOTATION)
+def switch_of(pod: Metadata, annotation: str) -> PodSwitch | None:
+    """What is asked for a pod so; None: nothing is. A value that is too long is cut, and means nothing then."""
+    value = (pod.annotations or {}).get(annotation)
     if value is None or not pod.uid or len(pod.uid) > _UID:
         return None
-    manager, written_unix_s = _written(pod.managed_fields or ())
+    manager, written_unix_s = _written(pod.managed_fields or (), annotation)
     return PodSwitch(
         uid=pod.uid,
         namespace=pod.namespace[:_NAME],
@@ -79,15 +79,15 @@ def switch_of(pod: Metadata) -> PodSwitch | None:
     )
 
 
-def _written(entries: Sequence[_Managed]) -> tuple[str, int]:
+def _written(entries: Sequence[_Managed], annotation: str) -> tuple[str, int]:
     """Who wrote the annotation last, and when; "" and 0 where nobody says."""
-    owners = [each for each in entries if _owns(each.fields_v1)]
+    owners = [each for each in entries if _owns(each.fields_v1, annotation)]
     latest = max(owners, key=lambda each: _unix_s(each.time), default=None)
     return ("", 0) if latest is None else (latest.manager, _unix_s(latest.time))
 
 
-def _owns(fields: object) -> bool:
-    for key in ("f:metadata", "f:annotations", f"f:{DETAIL_ANNOTATION}"):
+def _owns(fields: object, annotation: str) -> bool:
+    for key in ("f:metadata", "f:annotations", f"f:{annotation}"):
         if not isinstance(fields, dict) or key not in fields:
             return False
         fields = fields[key]

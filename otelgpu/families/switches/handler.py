@@ -17,7 +17,7 @@ from otelgpu.families.switches.switching import Change, Limits, Switching
 from otelgpu.model.events import Event
 from otelgpu.model.resource import NAMESPACE, POD_NAME, POD_UID, AttributeValue
 from otelgpu.model.settings import Detail, SignalSettings
-from otelgpu.model.switches import SwitchesRead
+from otelgpu.model.switches import DETAIL_ANNOTATION, SwitchesRead
 from otelgpu.model.text import printable
 
 _REFUSALS: Final = 20
@@ -97,6 +97,7 @@ class SwitchHandler:
         switch = change.switch
         attributes: dict[str, AttributeValue] = {
             names.STATE: change.state,
+            names.ANNOTATION: DETAIL_ANNOTATION,
             names.VALUE: printable(switch.value),
             POD_UID: printable(switch.uid),
             POD_NAME: printable(switch.pod),

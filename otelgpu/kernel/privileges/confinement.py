@@ -87,6 +87,13 @@ def confine(*, memory_bytes: int, seconds: int, descriptors: int, in_filter: boo
         filter_calls(libc)
 
 
+def end_with_parent(parent: int) -> None:
+    """Be killed when the thread that forked this process ends. ``parent``: its process; at once where it has ended."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def _become_nobody(libc: ctypes.CDLL) -> None:
     """As far as this process may, and its user namespace has one.
 

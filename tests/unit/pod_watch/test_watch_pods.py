@@ -20,7 +20,7 @@ from otelgpu.cli.pod_watch.metadata import Metadata
 from otelgpu.errors import OtelgpuError
 from otelgpu.families.switches.poll.switch_file import SwitchFile
 from otelgpu.model.inputs import Input
-from otelgpu.model.switches import MOST_PODS, SwitchesRead, SwitchesWritten
+from otelgpu.model.switches import MOST_PODS, PROFILE_ANNOTATION, SwitchesRead, SwitchesWritten
 
 
 def pod(name: str, value: str | None = "all 5m", version: str = "8") -> dict[str, Any]:
@@ -102,7 +102,7 @@ def followed(played: Played, path: Path, turns: int = 1) -> tuple[list[str], lis
             raise Enough
 
     with pytest.raises(Enough):
-        follow(ApiServer(Place(url=played.url), "node-a"), Switches(path), wait)
+        follow(ApiServer(Place(url=played.url), "node-a"), [Switches(path)], wait)
     return texts, pauses
 
 
@@ -213,10 +213,28 @@ def test_what_cannot_be_read_or_written_is_tried_again_too_and_does_not_end_it(
     played.lists = [(200, page(pod("a")))]
     server = ApiServer(Place(url=played.url, token=token), "node-a")
     with pytest.raises(Enough):
-        follow(server, Switches(folder / "f"), wait)
+        follow(server, [Switches(folder / "f")], wait)
     assert [each.message.partition(" ")[0] for each in caplog.records] == ["cannot", str(token), "cannot"]
     assert texts[2] == "" and asked_in(texts[-1]) == {"a": "all 5m"}
     assert msgspec.json.decode(texts[-1], type=SwitchesWritten).failures == 3
+
+
+def test_requests_for_profiles_are_in_a_file_of_their_own(played: Played, tmp_path: Path) -> None:
+    both = pod("a")
+    both["metadata"]["annotations"] |= {"otelgpu.io/profile": "30s"}
+    profiled = pod("b", None, "8")
+    profiled["metadata"]["annotations"] = {"otelgpu.io/profile": "5s"}
+    played.lists, played.watches = [(200, page(both))], [(200, event("ADDED", profiled))]
+    detail, profiles = tmp_path / "switches.json", tmp_path / "profiles.json"
+
+    def wait(seconds: float) -> None:
+        raise Enough
+
+    with pytest.raises(Enough):
+        server = ApiServer(Place(url=played.url), "node-a")
+        follow(server, [Switches(detail), Switches(profiles, PROFILE_ANNOTATION)], wait)
+    assert asked_in(detail.read_text()) == {"a": "all 5m"}
+    assert asked_in(profiles.read_text()) == {"a": "30s", "b": "5s"}
 
 
 def test_a_list_that_breaks_off_is_asked_for_again(

@@ -121,6 +121,7 @@ def test_what_is_refused_changes_nothing_and_is_counted_and_said() -> None:
     assert event.attributes == {
         "otelgpu.switch.state": "refused",
         "otelgpu.switch.reason": "malformed",
+        "otelgpu.switch.annotation": "otelgpu.io/detail",
         "otelgpu.switch.value": "all 5h",
         "otelgpu.switch.manager": "kubectl",
         "k8s.pod.uid": "uid-asking",

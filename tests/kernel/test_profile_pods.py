@@ -1,0 +1,70 @@
+"""``otelgpu profile-pods`` live: the pod whose annotation asks has its profile taken, and nobody else's process."""
+
+from __future__ import annotations
+
+import secrets
+import subprocess
+import sys
+import uuid
+from contextlib import ExitStack
+from pathlib import Path
+
+import msgspec
+import pytest
+import yaml
+
+from otelgpu.cli.pod_watch.command import Switches
+from otelgpu.cli.pod_watch.metadata import Metadata
+from otelgpu.model.switches import PROFILE_ANNOTATION
+from otelgpu.render.format import read_profiles
+from tests.kernel.observing import OTELGPU, wait_until
+from tests.kernel.test_switch import events
+from tests.rig.cgroup import in_cgroup, own_cgroup, remove_cgroup
+
+pytestmark = pytest.mark.long
+
+SPIN = """
+import time
+def {name}():
+    return sum(number * number for number in range(20000))
+while True:
+    {name}()
+    time.sleep(0.002)
+"""
+
+
+def test_the_pod_that_is_annotated_has_a_profile_of_its_own_processes_alone(tmp_path: Path) -> None:
+    out, asked, config = tmp_path / "out.jsonl", tmp_path / "profiles.json", tmp_path / "otelgpu.yaml"
+    folder = tmp_path / "profiles"
+    folder.mkdir()
+    config.write_text(yaml.safe_dump({"export": [f"file:{out}"]}))
+    asking, other = str(uuid.uuid4()), str(uuid.uuid4())
+    with ExitStack() as stack:
+        pods = stack.enter_context(own_cgroup()) / "kubepods"
+        pods.mkdir()
+        stack.callback(remove_cgroup, pods)
+        for uid, name in ((asking, "asked_for"), (other, "not_asked_for")):
+            place = pods / f"pod{uid}" / secrets.token_hex(32)
+            place.mkdir(parents=True)
+            for each in (place.parent, place):
+                stack.callback(remove_cgroup, each)
+            command = (*in_cgroup(place), sys.executable, "-c", SPIN.format(name=name))
+            stack.callback(stack.enter_context(subprocess.Popen(command)).kill)
+        pod = Metadata(name="asking", namespace="serving", uid=asking, annotations={PROFILE_ANNOTATION: "2s"})
+        Switches(asked, PROFILE_ANNOTATION).replace([pod])
+        begins = (OTELGPU, "profile-pods", "--requests", asked, "-o", folder, "--config", config)
+        agent = stack.enter_context(subprocess.Popen(begins, stderr=subprocess.PIPE, text=True))
+        stack.callback(agent.kill)
+        wait_until(lambda: out.exists() and len(events(out)) == 2, "the event that it ended", limit_s=90)
+        agent.terminate()
+        assert agent.wait(20) == 0
+    (file,) = folder.glob("*.pb.gz")
+    batches = read_profiles(file.name, file.read_bytes())
+    functions = {each.name for batch in batches for each in batch.functions}
+    assert "asked_for" in functions and "not_asked_for" not in functions
+    began, ended = events(out)
+    assert began == "pod serving/asking: a profile of 2 s began"
+    assert ended.startswith("pod serving/asking: a profile of 2 s ended: over: ")
+    assert ended.endswith(f" samples in {file}")
+    kept = msgspec.json.decode((folder / "decided.json").read_bytes())
+    assert (kept["decided"], kept.get("current")) == ({asking: "2s"}, None)
