@@ -35,6 +35,7 @@ pytestmark = pytest.mark.skipif(missing_helm() is not None, reason=str(missing_h
 PLAIN = {"daemonset": ("daemonset", "collector", "networkpolicy"), "sidecar": ("sidecar",)}
 WORKLOADS = {"daemonset": ("DaemonSet", "otelgpu"), "sidecar": ("Deployment", "llm-server")}
 SWITCH = ("--set=switch.enabled=true", "--set=switch.apiServer.cidrs={10.0.0.1/32}")
+PROFILES = ("--set=switch.profiles.enabled=true",)
 DASHBOARDS = DEPLOY / "grafana" / "dashboards"
 # What an installed chart says besides: whose it is, when to start pods anew, and where images are taken from.
 CHARTS_OWN = (
@@ -81,6 +82,38 @@ def test_the_switch_is_what_the_plain_manifest_and_its_patch_are() -> None:
         "otelgpu",
         "watch-pods",
     ]  # exec and logs: the agent's
+
+
+def test_profiles_of_pods_are_what_the_plain_manifest_and_its_patches_are() -> None:
+    plain = manifests("daemonset", "collector", "switch")
+    agent = ("DaemonSet", "otelgpu")
+    for patch in ("switch", "switch-profiles"):
+        said = yaml.safe_load((DEPLOY / f"kubernetes/patches/{patch}.yaml").read_text())
+        plain[agent] = patched(plain[agent], said)
+    rendered = render(
+        "daemonset", "--set=switch.enabled=true", *PROFILES, "--set=networkPolicy.enabled=false"
+    )
+    assert_same(plain, rendered)
+
+
+def test_what_takes_profiles_of_pods_has_the_agents_privileges_and_settings_and_no_token() -> None:
+    objects = render("daemonset", *SWITCH, *PROFILES, "--set=config.detail=phases")
+    for each in objects.values():
+        kubernetes_validate.validate(each, KUBERNETES, strict=True)
+    spec = objects["DaemonSet", "otelgpu"]["spec"]["template"]["spec"]
+    agent, taker = container(spec, "otelgpu"), container(spec, "profile-pods")
+    assert taker["securityContext"] == agent["securityContext"]
+    mounted = {each["name"]: each.get("readOnly", False) for each in taker["volumeMounts"]}
+    assert mounted == {"tracing": True, "run": True, "profiles": False, "config": True}
+    assert "--profiles" in container(spec, "watch-pods")["args"]
+
+
+def test_profiles_of_pods_are_refused_without_what_hears_of_them() -> None:
+    for mode in PLAIN:
+        with pytest.raises(HelmError, match=r"it needs switch\.enabled, which is of mode daemonset"):
+            render(mode, *PROFILES)
+    with pytest.raises(HelmError, match="switch is of mode daemonset"):
+        render("sidecar", "--set=switch.enabled=true", *PROFILES)
 
 
 def test_the_agents_policy_lets_the_switch_reach_the_api_server_and_nothing_else() -> None:

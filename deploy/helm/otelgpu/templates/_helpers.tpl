@@ -74,6 +74,16 @@ scrapeTimeout: {{ . }}
 {{- end }}
 {{- end }}
 
+{{- /* What a container is told of its pod. */ -}}
+{{- define "otelgpu.own.pod" -}}
+{{- range $name, $path := dict "NODE_NAME" "spec.nodeName" "POD_NAME" "metadata.name" "POD_NAMESPACE" "metadata.namespace" "POD_UID" "metadata.uid" }}
+- name: OTELGPU_{{ $name }}
+  valueFrom:
+    fieldRef:
+      fieldPath: {{ $path }}
+{{- end }}
+{{- end }}
+
 {{- /* The agent's container, without the name of its port's probes: .port */ -}}
 {{- define "otelgpu.agent" -}}
 image: {{ include "otelgpu.image" . }}
@@ -84,15 +94,11 @@ env:
     value: {{ include "otelgpu.endpoint" . }}
   - name: OTELGPU_HEALTH_ADDRESS # the kubelet asks the pod's address
     value: 0.0.0.0:13134
-  {{- range $name, $path := dict "NODE_NAME" "spec.nodeName" "POD_NAME" "metadata.name" "POD_NAMESPACE" "metadata.namespace" "POD_UID" "metadata.uid" }}
-  - name: OTELGPU_{{ $name }}
-    valueFrom:
-      fieldRef:
-        fieldPath: {{ $path }}
-  {{- end }}
+  {{- include "otelgpu.own.pod" . | nindent 2 }}
   {{- if .Values.switch.enabled }}
   - name: OTELGPU_SWITCH_FILE
     value: {{ include "otelgpu.switch.file" . }}
+  {{- else if .Values.switch.profiles.enabled }}{{ fail "switch.profiles.enabled: it needs switch.enabled, which is of mode daemonset" }}
   {{- end }}
   {{- with .Values.env }}
   {{- toYaml . | nindent 2 }}
@@ -145,7 +151,7 @@ capabilities:
 - name: watch-pods
   image: {{ include "otelgpu.image" . }}
   imagePullPolicy: {{ .Values.image.pullPolicy }}
-  args: [watch-pods, --output, {{ include "otelgpu.switch.file" . }}]
+  args: [watch-pods, --output, {{ include "otelgpu.switch.file" . }}{{ if .Values.switch.profiles.enabled }}, --profiles, /run/otelgpu/profiles.json{{ end }}]
   env:
     - name: OTELGPU_NODE_NAME
       valueFrom:
@@ -184,6 +190,50 @@ capabilities:
           items:
             - key: ca.crt
               path: ca.crt
+{{- end }}
+
+{{- /* The container profile-pods, with the agent's privileges and settings, and without the token. */ -}}
+{{- define "otelgpu.profile.pods" -}}
+- name: profile-pods
+  image: {{ include "otelgpu.image" . }}
+  imagePullPolicy: {{ .Values.image.pullPolicy }}
+  args:
+    - profile-pods
+    - --requests=/run/otelgpu/profiles.json
+    - --output=/var/lib/otelgpu
+    - --config=/etc/otelgpu/config.yaml
+    {{- with .Values.switch.profiles }}
+    - --longest={{ .longestSeconds }}
+    - --pause={{ .pauseSeconds }}
+    - --keep={{ .keep }}
+    {{- end }}
+  env:
+    - name: OTEL_EXPORTER_OTLP_ENDPOINT
+      value: {{ include "otelgpu.endpoint" . }}
+    {{- include "otelgpu.own.pod" . | nindent 4 }}
+    {{- with .Values.env }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  {{- with .Values.switch.profiles.resources }}
+  resources:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  securityContext:
+    {{- include "otelgpu.agent.privileges" . | nindent 4 }}
+  volumeMounts:
+    - name: tracing
+      mountPath: /sys/kernel/tracing
+      readOnly: true
+    - name: run
+      mountPath: /run/otelgpu
+      readOnly: true
+    - name: profiles
+      mountPath: /var/lib/otelgpu
+    {{- if .Values.config }}
+    - name: config
+      mountPath: /etc/otelgpu
+      readOnly: true
+    {{- end }}
 {{- end }}
 
 {{- define "otelgpu.agent.volumes" -}}
