@@ -175,7 +175,7 @@ def test_each_is_said_in_a_sentence_and_is_an_event(of: Outcome, said: str) -> N
 
 
 def test_what_a_pod_calls_itself_and_asks_for_steers_no_terminal() -> None:
-    hostile = PodSwitch(uid="a", namespace="\x1b[2J", pod="p\n", value="30s", manager="\x07")
+    hostile = PodSwitch(uid="a", namespace="\x1b[2J", pod="p\n", value="\x1b[0m", manager="\x07")
     event = event_of(Outcome(change=Change(names.BEGAN, hostile, "", 30.0), time_unix_ns=1), OWN)
     assert event.text.isprintable()
     assert all(str(each).isprintable() for each in event.attributes.values())
