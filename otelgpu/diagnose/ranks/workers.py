@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from math import lgamma
 from typing import Final
 
 import numpy as np
 from msgspec import Struct
 
 from otelgpu.diagnose.ranks.facts import COMPUTE, F64, OWN, Codes, Facts, Flags, nanmedian
-from otelgpu.diagnose.ranks.peers import NORMAL, SMOOTHED, Compared, median_of_others, running_median, runs
+from otelgpu.diagnose.ranks.peers import (
+    NORMAL,
+    SMOOTHED,
+    WINDOW,
+    Compared,
+    median_of_others,
+    running_median,
+    runs,
+)
 from otelgpu.diagnose.ranks.replay import Replay
 from otelgpu.diagnose.ranks.verdicts import MIXED, SLOW_HOST, SLOW_WORKER, Evidence, RankVerdict
 from otelgpu.diagnose.ranks.wording import cost_of, extent, milliseconds, places
@@ -25,6 +34,8 @@ PAUSE_RELATIVE: Final = float(np.log(1.1))
 """Of a single step's own time: pauses that matter are long."""
 PAUSE_DEVIATIONS: Final = 8.0
 """A single step is compared, and there are many of them."""
+CHANCE: Final = 0.01
+"""Runs that pauses as frequent as the other ranks' make in a job by chance: of more than that, one is no sign."""
 PAUSE_SHARE: Final = 0.1
 """Of a step: what takes so long is looked at in seconds too, for short own times vary a lot in their own measure."""
 LEAST_PAUSES: Final = 4
@@ -49,6 +60,9 @@ MOST_ALONE: Final = 64
 """Suspects that are mended one by one. Of more, those with most excess: a step waits for few at once."""
 HOST_RANKS: Final = 0.5
 """Share of a host's ranks, two at least, that are slow for the same reason: then it is the host."""
+
+_REACH: Final = WINDOW // 2
+"""Steps before and behind a step that its running median is of."""
 
 NEXT: Final = {
     "compute": "compare this GPU's clocks, power, temperature and throttle reasons with a peer's (nvidia-smi -q), then "
@@ -80,7 +94,8 @@ class SlowRanks(Struct, frozen=True, kw_only=True):
 
 def slow_ranks(facts: Facts, compared: Compared, replay: Replay) -> SlowRanks:
     """All of them, by what they cost."""
-    cells = _sustained(compared) | _paused(facts, compared)
+    long = _long(facts, compared)
+    cells = _sustained(compared, long) | _paused(long)
     suspects = _suspects(facts, compared, cells)
     chosen = _chosen(facts, compared, replay, suspects)
     verdicts = [_verdict(facts, compared, replay, each) for each in chosen]
@@ -90,12 +105,15 @@ def slow_ranks(facts: Facts, compared: Compared, replay: Replay) -> SlowRanks:
     return SlowRanks(verdicts=verdicts, flagged=flagged, mended=_mended(facts, compared, cells))
 
 
-def _sustained(compared: Compared) -> Flags:
-    """Steps in which a rank is slow, and has been or will be for a while."""
+def _sustained(compared: Compared, long: Flags) -> Flags:
+    """Steps in which a rank is slow, and has been or will be for a while. ``long``: single steps that are."""
     relative = running_median(compared.relative)
     sigma = np.hypot(compared.noise * SMOOTHED, compared.spread)
+    bound = np.maximum(LEAST_RELATIVE, DEVIATIONS * sigma)
     with np.errstate(invalid="ignore"):
-        flags = runs(relative > np.maximum(LEAST_RELATIVE, DEVIATIONS * sigma), LEAST_RUN)
+        flags = runs(relative > bound, LEAST_RUN)
+        usual = np.where(long, np.nan, compared.relative) > bound
+    flags &= ~_by_chance(flags, long, usual)
     for rank in np.flatnonzero(flags.any(axis=0)).tolist():
         mine = compared.relative[flags[:, rank], rank]
         middle, count = np.nanmedian(mine), np.isfinite(mine).sum()
@@ -107,8 +125,32 @@ def _sustained(compared: Compared) -> Flags:
     return flags
 
 
-def _paused(facts: Facts, compared: Compared) -> Flags:
-    """Single long steps, of ranks that have several of them."""
+def _by_chance(flags: Flags, long: Flags, usual: Flags) -> Flags:
+    """Runs that are pauses which came close together, as the other ranks' do here and there too: (step, rank).
+
+    ``usual``: steps that are slow and no pauses. How many runs of as many pauses are to be expected is the number of
+    places for them times the chance of one, and pauses begin as frequently as on the other ranks.
+    """
+    found = np.zeros_like(flags)
+    begins = np.diff(long, axis=0, prepend=False) & long
+    for rank in np.flatnonzero(flags.any(axis=0)).tolist():
+        rate = (begins.sum() - begins[:, rank].sum()) / max(1, begins.size - len(begins))
+        edges = np.flatnonzero(np.diff(flags[:, rank], prepend=False, append=False))
+        for first, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+            if 2 * usual[first:end, rank].sum() > np.count_nonzero(~long[first:end, rank]):
+                continue  # it is slow without them
+            seen = long[max(0, first - _REACH) : end + _REACH, rank]
+            steps, pauses = len(seen), int(seen.sum())
+            ways = (
+                lgamma(steps + 1) - lgamma(pauses + 1) - lgamma(steps - pauses + 1)
+            )  # log of a number of them
+            expected = np.log(long.size) + ways + pauses * np.log(max(rate, 1e-12))
+            found[first:end, rank] = pauses >= _REACH and expected > np.log(CHANCE)
+    return found
+
+
+def _long(facts: Facts, compared: Compared) -> Flags:
+    """Single steps that are long."""
     bound = np.maximum(PAUSE_RELATIVE, PAUSE_DEVIATIONS * np.hypot(compared.noise, compared.spread))
     more_s = compared.excess.sum(axis=0)
     noise_s = NORMAL * np.nan_to_num(nanmedian(np.abs(more_s - nanmedian(more_s, axis=0)), axis=0))
@@ -116,15 +158,19 @@ def _paused(facts: Facts, compared: Compared) -> Flags:
     with np.errstate(invalid="ignore"):
         flags = compared.relative > bound
         flags |= (compared.relative > PAUSE_RELATIVE) & (more_s > bound_s)
-    count = flags.sum(axis=0)
+    return np.asarray(flags)
+
+
+def _paused(long: Flags) -> Flags:
+    """Of single steps that are long, those of ranks that have several."""
+    count = long.sum(axis=0)
     others = (count.sum() - count) / max(1, len(count) - 1)
     is_more = count > others + MORE_PAUSES * np.sqrt(others + 1)
     usual = np.nan_to_num(median_of_others(count.astype(np.float64)))
-    is_many = (count >= MANY_PAUSES * len(flags)) & (count > usual + MORE_PAUSES * np.sqrt(usual + 1))
+    is_many = (count >= MANY_PAUSES * len(long)) & (count > usual + MORE_PAUSES * np.sqrt(usual + 1))
     if is_many.mean() > 0.5:  # a busy machine's: no rank is unlike the others
         is_many[:] = False
-    flags[:, (count < LEAST_PAUSES) | ~(is_more | is_many)] = False
-    return np.asarray(flags)
+    return np.asarray(long & (count >= LEAST_PAUSES) & (is_more | is_many))
 
 
 def _suspects(facts: Facts, compared: Compared, cells: Flags) -> list[_Suspect]:

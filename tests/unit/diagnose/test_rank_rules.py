@@ -266,6 +266,37 @@ def test_pauses_are_a_ranks_own_where_it_has_more_of_them_than_the_others() -> N
     assert found == [[("slow_worker", "host", [2])], [], [], []]
 
 
+def pausing(run: Collection[int], *, others: bool) -> Seconds:
+    """Rank 0 pauses in the steps of ``run``; with ``others`` all ranks do in steps of their own, one of twelve."""
+    usual = jitter(0.05)
+
+    def host(rank: int, step: int) -> float:
+        pauses = step in run if rank == 0 else others and (step + 5 * rank) % 12 == 0
+        return usual(rank, step) + 0.2 * pauses
+
+    return host
+
+
+@pytest.mark.parametrize(("run", "others"), [(4, True), (4, False), (9, True)])
+def test_pauses_that_come_close_together_are_no_slow_rank_where_every_rank_has_as_many(
+    run: int, others: bool
+) -> None:
+    host = pausing(range(20, 20 + run), others=others)
+    verdicts = report_of(list(data_parallel(jitter(0.01), host, ranks=8, steps=48))).verdicts
+    by_chance = run == 4 and others
+    assert [(each.ranks, each.first_step) for each in verdicts] == ([] if by_chance else [([0], 20)])
+
+
+def test_a_rank_that_pauses_as_others_do_and_is_slow_besides_is_found() -> None:
+    paused = pausing(range(20, 24), others=True)
+
+    def host(rank: int, step: int) -> float:
+        return paused(rank, step) * (1.5 if rank == 0 and 16 <= step < 30 else 1)
+
+    (verdict,) = report_of(list(data_parallel(jitter(0.01), host, ranks=8, steps=48))).verdicts
+    assert verdict.ranks == [0] and verdict.first_step in (15, 16, 17)
+
+
 def test_pauses_are_found_where_own_time_is_short_and_varies() -> None:
     """A garbage collector's, of 30 ms every fifth step, on top of 1 to 3 ms."""
     found = []
