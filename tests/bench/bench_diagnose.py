@@ -1,8 +1,9 @@
 """How long a fleet's operations take to become verdicts, and how much memory: linear in rows, or not.
 
-Run: ``.venv/bin/python -m tests.bench.bench_diagnose [--rows N]``. A job of 1,024 ranks with 200 operations in a step:
-150 of computing, 40 collectives in groups of 8 and of 128, 10 of the host; one rank computes 10 % longer. It is
-Parquet, read by ``otelgpu diagnose ranks`` in a process of its own, on one thread.
+Run: ``.venv/bin/python -m tests.bench.bench_diagnose [--rows N…] [--engines DuckDB ClickHouse]``. A job of 1,024 ranks
+with 200 operations in a step: 150 of computing, 40 collectives in groups of 8 and of 128, 10 of the host; one rank
+computes 10 % longer. It is Parquet, read by ``otelgpu diagnose ranks`` in a process of its own, or a table of
+ClickHouse that this asks; all on one processor.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from rich.console import Console
 
+from tests.bench.clickhouse_table import table
 from tests.bench.programs import BenchError
 from tests.bench.rows import Budget, Row, show
 
@@ -63,13 +66,46 @@ def write(path: Path, rows: int) -> int:
     return steps * RANKS * OPERATIONS
 
 
-def diagnose(path: Path) -> tuple[float, int]:
-    """Seconds and the most bytes. Raises `BenchError` where the verdict is not the one."""
+class Measured(NamedTuple):
+    """``seconds`` that passed, those of a processor, and the most resident bytes: of all processes together."""
+
+    seconds: float
+    cpu_s: float
+    peak_bytes: int
+
+
+def in_duckdb(path: Path) -> Measured:
+    """Raises `BenchError` where the verdict is not the one."""
+    return _diagnose(str(path))
+
+
+def in_clickhouse(path: Path) -> Measured:
+    """Likewise; its table is made before. What it costs is of the server and of who asks it."""
+    with table(path) as served:
+        served.confine(_one_processor())
+        before_s = served.cpu_s
+        asked = _diagnose(served.url)
+        return Measured(
+            asked.seconds, asked.cpu_s + served.cpu_s - before_s, asked.peak_bytes + served.peak_bytes
+        )
+
+
+ENGINES: Final[Mapping[str, Callable[[Path], Measured]]] = {
+    "DuckDB": in_duckdb,
+    "ClickHouse": in_clickhouse,
+}
+
+
+def _one_processor() -> set[int]:
+    return {min(os.sched_getaffinity(0))}
+
+
+def _diagnose(what: str) -> Measured:
+    """By a process of its own, on one processor."""
     began = time.monotonic()
-    command = [sys.executable, "-m", "otelgpu", "diagnose", "ranks", str(path), "--json"]
-    one = {min(os.sched_getaffinity(0))}
+    command = [sys.executable, "-m", "otelgpu", "diagnose", "ranks", what, "--json"]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, preexec_fn=lambda: os.sched_setaffinity(0, one)
+        command, stdout=subprocess.PIPE, preexec_fn=lambda: os.sched_setaffinity(0, _one_processor())
     ) as child:
         assert child.stdout is not None
         document = child.stdout.read()
@@ -79,49 +115,54 @@ def diagnose(path: Path) -> tuple[float, int]:
     found = [each["ranks"] for each in json.loads(document)["verdicts"]] if document else []
     if found != [[SLOW]]:
         raise BenchError(f"exit code {child.returncode}, the verdicts are {found}")
-    return seconds, usage.ru_maxrss * 1024
+    return Measured(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024)
 
 
-def rows(quick: bool, sizes: tuple[int, ...] = SIZES) -> list[Row]:
-    """Each size; the baseline of the later ones is the first, at the same speed."""
+def rows(quick: bool, sizes: Sequence[int] = SIZES, engines: Sequence[str] = tuple(ENGINES)) -> list[Row]:
+    """Each size; the baseline of the later ones is the first of the same engine, at the same speed."""
     found: list[Row] = []
-    rate = 0.0
+    if quick:
+        sizes, engines = sizes[:1], engines[:1]
+    rates: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix="otelgpu-bench-") as folder:
-        for size in sizes[:1] if quick else sizes:
+        for size in sizes:
             path = Path(folder) / "ops.parquet"
             count = write(path, size)
-            seconds, peak = diagnose(path)
-            budget = Budget(limit=BUDGET_S * count / FULL + 5, kind="at most")
-            same = "rows at the first one's speed"
-            found.append(
-                Row(
-                    bench="diagnose",
-                    name=f"{count:,} rows",
-                    value=seconds,
-                    unit="s",
-                    baseline=same if rate else "",
-                    baseline_value=count / rate if rate else None,
-                    budget=budget,
-                )
-            )
-            memory = Budget(limit=BUDGET_BYTES / 1e6, kind="at most")
-            found.append(
-                Row(
-                    bench="diagnose",
-                    name=f"{count:,} rows, memory",
-                    value=peak / 1e6,
-                    unit="MB",
-                    budget=memory,
-                )
-            )
-            rate = rate or count / seconds
+            for engine in engines:
+                measured = ENGINES[engine](path)
+                found += _rows(engine, count, measured, rates.get(engine))
+                rates.setdefault(engine, count / measured.seconds)
     return found
+
+
+def _rows(engine: str, count: int, measured: Measured, rate: float | None) -> list[Row]:
+    name = f"{count:,} rows, {engine}"
+    seconds = Row(
+        bench="diagnose",
+        name=name,
+        value=measured.seconds,
+        unit="s",
+        baseline="rows at the first one's speed" if rate else "",
+        baseline_value=count / rate if rate else None,
+        budget=Budget(limit=BUDGET_S * count / FULL + 5, kind="at most"),
+        note=f"{measured.cpu_s:.1f} s of a processor",
+    )
+    memory = Row(
+        bench="diagnose",
+        name=f"{name}, memory",
+        value=measured.peak_bytes / 1e6,
+        unit="MB",
+        budget=Budget(limit=BUDGET_BYTES / 1e6, kind="at most"),
+    )
+    return [seconds, memory]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, nargs="*", default=list(SIZES))
-    show(rows(quick=False, sizes=tuple(parser.parse_args().rows)), Console(width=150))
+    parser.add_argument("--engines", nargs="*", choices=tuple(ENGINES), default=list(ENGINES))
+    options = parser.parse_args()
+    show(rows(quick=False, sizes=options.rows, engines=options.engines), Console(width=150))
 
 
 if __name__ == "__main__":

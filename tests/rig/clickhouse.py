@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from otelgpu.store.clickhouse.native import columns
+from otelgpu.store.clickhouse.tables import TYPES
 from otelgpu.store.queries import Columns
 from otelgpu.store.sums import summed
 from otelgpu.store.tables import TABLES
@@ -19,8 +20,6 @@ from otelgpu.store.tables import Column as Declared
 
 if TYPE_CHECKING:
     import duckdb
-
-_TYPES = {"VARCHAR": "String", "INTEGER": "Int32", "BIGINT": "Int64", "DOUBLE": "Float64"}
 
 
 class ClickHouse:
@@ -58,7 +57,7 @@ class ClickHouse:
         self.ask(f"CREATE VIEW step_sums AS {summed('ops')}", database)
 
     def _declare(self, table: str, declared: tuple[Declared, ...]) -> None:
-        cells = ", ".join(f"{each.name} {_TYPES[each.type]}" for each in declared)
+        cells = ", ".join(f"{each.name} {TYPES[each.type]}" for each in declared)
         self.ask(f"CREATE TABLE {table} ({cells}) ENGINE = MergeTree ORDER BY tuple()")
 
 

@@ -27,7 +27,8 @@ from otelgpu.store.row_checks import REASON, chosen, text_literal
 from otelgpu.store.sums import summed
 from otelgpu.store.tables import EVIDENCE, OPS, STEP_SPANS, STEP_SUMS, TABLES, Column
 
-_TYPES: Final = {"VARCHAR": "String", "INTEGER": "Int32", "BIGINT": "Int64", "DOUBLE": "Float64"}
+TYPES: Final = {"VARCHAR": "String", "INTEGER": "Int32", "BIGINT": "Int64", "DOUBLE": "Float64"}
+"""Those of :mod:`otelgpu.store.tables` → ClickHouse's."""
 _MARGIN_S: Final = 86_400
 """What is further away is neither the step of a call that was asked for nor the wait for it: it would be too long."""
 _SUMS: Final = "checked_sums"
@@ -113,7 +114,7 @@ class ClickHouseTables:
             cast = _cast(columns, there, f"{self._address.database}.{table}")
             whole = " AND ".join(f"{name} IS NOT NULL" for name in sorted(_required(columns)))
             return _present(columns, f"SELECT * FROM ({cast}) AS cast WHERE {whole}")
-        cells = (f"defaultValueOfTypeName('{_TYPES[each.type]}') AS {each.name}" for each in columns)
+        cells = (f"defaultValueOfTypeName('{TYPES[each.type]}') AS {each.name}" for each in columns)
         return f"SELECT {', '.join(cells)} WHERE 1 = 0"
 
     def _read_spans(
@@ -187,7 +188,7 @@ def _cast(columns: Sequence[Column], there: Mapping[str, str], source: str) -> s
     """The columns of a table from one that may lack some (name → type; "": any); NULL: not of the column's type."""
     cells = []
     for column in columns:
-        wanted, of_type = _TYPES[column.type], there.get(column.name)
+        wanted, of_type = TYPES[column.type], there.get(column.name)
         cell = column.name if of_type is not None else column.default
         if of_type not in (wanted, f"LowCardinality({wanted})"):
             cell = f"accurateCastOrNull({cell}, '{wanted}')"
