@@ -137,6 +137,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """What an hour of a GPU costs: a request pays for its part of the time in which it worked for requests."""
     currency: str = ""
     """Of both prices, as EUR: it goes beside the cost, and converts nothing."""
+    carbon_grams_per_kwh: Annotated[float, msgspec.Meta(ge=0, le=1e5)] = 0.0
+    """Carbon intensity: grams of CO2 equivalent that a kilowatt-hour emits. With it requests have them too. 0: none."""
     publish_context: bool = False
     """Write which request each thread works for into the pinned map traces_ctx_v1, for other eBPF tools."""
     hold_on_load: bool = False
@@ -401,6 +403,7 @@ def reporting(config: Config, environ: Mapping[str, str]) -> SignalSettings:
         price_per_kwh=config.price_per_kwh,
         price_per_gpu_hour=config.price_per_gpu_hour,
         currency=config.currency,
+        carbon_grams_per_kwh=config.carbon_grams_per_kwh,
         sampler=Sampler.of(config.traces_sampler, config.traces_sampler_arg),
         tail=TailRule(
             errors=config.traces_keep_errors,

@@ -45,6 +45,7 @@ class SignalSettings(Struct, frozen=True, kw_only=True):
     price_per_kwh: float = 0.0  # in ``currency``; 0: not known
     price_per_gpu_hour: float = 0.0
     currency: str = ""
+    carbon_grams_per_kwh: float = 0.0  # of CO2 equivalent; 0: not known
     sampler: Sampler = ALL  # of requests that are reported as traces
     tail: TailRule = FAILED_OR_SLOW  # of those that it left out
     exclusion: Exclusion = NONE_EXCLUDED  # of those that are no traces in any case

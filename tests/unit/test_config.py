@@ -45,6 +45,7 @@ GIVEN: dict[str, tuple[Any, str, Any, Any]] = {
     "price_per_kwh": (0.3, "0.31", 0.31, 0.32),
     "price_per_gpu_hour": (2, "2.5", 2.5, 3.0),
     "currency": ("EUR", "USD", "USD", "CHF"),
+    "carbon_grams_per_kwh": (380, "21.5", 21.5, 56.0),
     "publish_context": (True, "true", True, False),
     "hold_on_load": (True, "TRUE", True, True),
     "trust_mounts": (True, "true", True, True),

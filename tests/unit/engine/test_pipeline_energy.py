@@ -124,6 +124,19 @@ def test_prices_make_a_cost(host: Host) -> None:
     assert request.get("otelgpu.cost.currency") == "EUR"
     cost = pytest.approx(30.0 * 1e-7 + seconds * 1e-3)
     assert points(session, "otelgpu.gen_ai.request.cost") == {"EUR": cost}
+    assert request.get("otelgpu.gen_ai.request.carbon") is None
+
+
+def test_a_carbon_intensity_makes_emissions(host: Host) -> None:
+    host.serve()
+    rows, session = played(
+        session_of(host, millijoules=30_000), settings=SignalSettings(carbon_grams_per_kwh=360.0)
+    )
+    request = one(rows, "chat tiny")
+    grams = pytest.approx(30.0 / 3.6e6 * 360.0)
+    assert request.get("otelgpu.gen_ai.request.carbon") == grams
+    assert points(session, "otelgpu.gen_ai.request.carbon") == {"tiny-1": grams}
+    assert request.get("otelgpu.gen_ai.request.cost") is None
 
 
 def test_what_is_no_generation_is_nobodys(host: Host) -> None:

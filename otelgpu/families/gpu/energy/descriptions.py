@@ -38,6 +38,9 @@ DESCRIPTIONS: Final = Descriptions(
         ),
         signals.COST_KEY: Described("By the configured prices, in `otelgpu.cost.currency`.", "0.00021"),
         signals.CURRENCY: Described("The setting `currency`.", "EUR"),
+        signals.CARBON_KEY: Described(
+            "Grams of CO2 equivalent: its energy × the setting `carbon_grams_per_kwh`.", "0.015"
+        ),
         signals.USE: Described("`idle`, `requests` (that have ended) or `unattributed`.", "requests"),
     },
     metrics=(
@@ -47,6 +50,7 @@ DESCRIPTIONS: Final = Descriptions(
                 signals.REQUEST_ENERGY: signals.LABELS,
                 signals.TOKEN_ENERGY: signals.LABELS,
                 signals.REQUEST_COST: (*signals.LABELS, signals.CURRENCY),
+                signals.REQUEST_CARBON: signals.LABELS,
                 signals.DEVICE_ENERGY: (ID, signals.USE),
             },
             page="energy metrics",

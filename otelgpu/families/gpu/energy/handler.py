@@ -23,7 +23,7 @@ from otelgpu.engine.hardware_names import ID
 from otelgpu.engine.operation_metrics import Part
 from otelgpu.engine.services import Services
 from otelgpu.families.gpu.energy.ledger import Ledger
-from otelgpu.families.gpu.energy.signals import DEVICE_ENERGY, SCOPE, USE, Prices, attributes, measurements
+from otelgpu.families.gpu.energy.signals import DEVICE_ENERGY, SCOPE, USE, Rates, attributes, measurements
 from otelgpu.families.gpu.energy.work import Work
 from otelgpu.model.devices import DeviceGone, DeviceReadings, DeviceSeen, EnergyRead, ProcessDevices
 from otelgpu.model.exchange import Exchange, Role
@@ -51,10 +51,11 @@ class EnergyHandler:
         self._services, self._clock, self._metrics = services, session.clock, session.metrics
         self._own, self._resource_of = session.own, session.processes.resource
         self._attribution = session.attribution
-        self._prices = Prices(
+        self._rates = Rates(
             per_kwh=settings.price_per_kwh,
             per_gpu_hour=settings.price_per_gpu_hour,
             currency=settings.currency,
+            carbon_grams_per_kwh=settings.carbon_grams_per_kwh,
         )
         self._work = Work(session.processes.lineage)
         self._ledger = Ledger(self._work, idle_milliwatts=round(settings.gpu_idle_watts * 1000))
@@ -154,9 +155,9 @@ class EnergyHandler:
                 continue
             used = account.used
             owner = self._resource_of(exchange.tgid)
-            for metric, labels, value in measurements(exchange, used, self._prices):
+            for metric, labels, value in measurements(exchange, used, self._rates):
                 self._metrics.add(metric, SCOPE, owner, labels, value)
-            found.append(attributes(used, account.method, account.idle_power, account.source, self._prices))
+            found.append(attributes(used, account.method, account.idle_power, account.source, self._rates))
         return found
 
     # -- output --------------------------------------------------------------------------------

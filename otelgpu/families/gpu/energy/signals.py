@@ -20,9 +20,10 @@ SOURCE: Final = "otelgpu.energy.source"
 GPU_TIME: Final = "otelgpu.gen_ai.request.gpu_time"
 COST_KEY: Final = "otelgpu.gen_ai.request.cost"
 CURRENCY: Final = "otelgpu.cost.currency"
+CARBON_KEY: Final = "otelgpu.gen_ai.request.carbon"
 USE: Final = "otelgpu.gpu.energy.use"
 
-ATTRIBUTES: Final = (ENERGY_KEY, METHOD, IDLE_POWER, SOURCE, GPU_TIME, COST_KEY, CURRENCY)
+ATTRIBUTES: Final = (ENERGY_KEY, METHOD, IDLE_POWER, SOURCE, GPU_TIME, COST_KEY, CURRENCY, CARBON_KEY)
 """Of the spans of requests."""
 
 J_PER_NJ: Final = 1e-9
@@ -51,6 +52,13 @@ REQUEST_COST: Final = Metric(
     description="What a request cost by the configured prices, in the currency of `otelgpu.cost.currency`.",
     buckets=tuple(10.0**power for power in range(-7, 2)),
 )
+REQUEST_CARBON: Final = Metric(
+    name=CARBON_KEY,
+    unit="g",
+    instrument=Instrument.HISTOGRAM,
+    description="What a request's energy emitted by the configured carbon intensity, in grams of CO2 equivalent.",
+    buckets=tuple(10.0**power for power in range(-6, 3)),
+)
 DEVICE_ENERGY: Final = Metric(
     name="otelgpu.gpu.energy",
     unit="J",
@@ -75,12 +83,13 @@ class Use:
     UNATTRIBUTED: Final = "unattributed"
 
 
-class Prices(Struct, frozen=True, kw_only=True):
-    """What is paid, in one currency; 0: nothing."""
+class Rates(Struct, frozen=True, kw_only=True):
+    """What is paid, in one currency, and emitted, in grams of CO2 equivalent; 0: not known."""
 
     per_kwh: float = 0.0
     per_gpu_hour: float = 0.0
     currency: str = ""
+    carbon_grams_per_kwh: float = 0.0
 
     def cost(self, used: Used) -> float | None:
         """Of a request; None where no price is known."""
@@ -89,9 +98,15 @@ class Prices(Struct, frozen=True, kw_only=True):
         energy = used.nanojoules / _NJ_PER_KWH * self.per_kwh
         return energy + used.time_ns / _NS_PER_HOUR * self.per_gpu_hour
 
+    def carbon_grams(self, used: Used) -> float | None:
+        """Of a request; None where no intensity is known."""
+        return (
+            used.nanojoules / _NJ_PER_KWH * self.carbon_grams_per_kwh if self.carbon_grams_per_kwh else None
+        )
+
 
 def attributes(
-    used: Used, method: Method, idle_power: str, source: EnergySource, prices: Prices
+    used: Used, method: Method, idle_power: str, source: EnergySource, rates: Rates
 ) -> dict[str, Any]:
     """What the span of a request says that something was charged to."""
     found: dict[str, Any] = {
@@ -101,16 +116,19 @@ def attributes(
         SOURCE: str(source),
         GPU_TIME: used.time_ns / NS_PER_S,
     }
-    cost = prices.cost(used)
+    cost = rates.cost(used)
     if cost is not None:
         found[COST_KEY] = cost
-        if prices.currency:
-            found[CURRENCY] = prices.currency
+        if rates.currency:
+            found[CURRENCY] = rates.currency
+    carbon = rates.carbon_grams(used)
+    if carbon is not None:
+        found[CARBON_KEY] = carbon
     return found
 
 
 def measurements(
-    exchange: Exchange, used: Used, prices: Prices
+    exchange: Exchange, used: Used, rates: Rates
 ) -> list[tuple[Metric, dict[str, str | int], float]]:
     """What a generation adds to the metrics."""
     generation = exchange.generation
@@ -122,8 +140,11 @@ def measurements(
     found: list[tuple[Metric, dict[str, str | int], float]] = [(REQUEST_ENERGY, labels, joules)]
     if generation.output_tokens:
         found.append((TOKEN_ENERGY, labels, joules * _TOKENS / generation.output_tokens))
-    cost = prices.cost(used)
+    cost = rates.cost(used)
     if cost is not None:
-        paid = {**labels, CURRENCY: prices.currency} if prices.currency else labels
+        paid = {**labels, CURRENCY: rates.currency} if rates.currency else labels
         found.append((REQUEST_COST, paid, cost))
+    carbon = rates.carbon_grams(used)
+    if carbon is not None:
+        found.append((REQUEST_CARBON, labels, carbon))
     return found
