@@ -1,7 +1,8 @@
 """A server of the job is asked what it serves: the one place where ``diagnose`` sends something to the observed.
 
 Only where ``--ask-server`` has its address, only on this host's loopback, and with one request that a client may send
-at any time: ``GET /v1/models``, as HTTP/1.0 (RFC 1945), so that the answer ends with the connection.
+at any time: ``GET /v1/models``, as HTTP/1.0 (RFC 1945), so that the answer ends with the connection. A server that
+wants a key has it from :data:`KEY` as a bearer token (RFC 6750); it goes there and nowhere else.
 """
 
 from __future__ import annotations
@@ -16,9 +17,12 @@ from urllib.parse import urlsplit
 
 import click
 
+from otelgpu.cli.bearer import bearer_token
 from otelgpu.diagnose.utilization.model_places import NamedModel
 from otelgpu.diagnose.utilization.served_models import PATH, served_models
 
+KEY: Final = "OTELGPU_SERVER_KEY"
+"""The variable that has the key: an option would be in the process list."""
 SECONDS: Final = 1.0
 """For connection and answer together."""
 LARGEST_BYTES: Final = 1 << 18
@@ -31,8 +35,11 @@ _LENGTH: Final = re.compile(rb"^content-length:[ \t]*(\d{1,9})[ \t]*\r?$", re.IG
 class AskedServer:
     """``models``: what it said; ``problem``: why there are none yet."""
 
-    def __init__(self, url: str) -> None:
-        """Raises ValueError, with what is wrong, of what is no address of a server on loopback."""
+    def __init__(self, url: str, key: str = "") -> None:
+        """``key``: a header's value, which is sent with the request; empty: none is.
+
+        Raises ValueError, with what is wrong, of what is no address of a server on loopback.
+        """
         try:
             parts = urlsplit(url)
             port = parts.port or 80
@@ -49,8 +56,10 @@ class AskedServer:
         self.models: Sequence[NamedModel] = ()
         self.problem = "it was not asked"
         self._address = "127.0.0.1" if host == "localhost" else host, port
-        lines = f"GET {prefix}{PATH} HTTP/1.0", f"Host: {parts.netloc}", "Accept: application/json", "", ""
-        self._request = "\r\n".join(lines).encode()
+        lines = [f"GET {prefix}{PATH} HTTP/1.0", f"Host: {parts.netloc}", "Accept: application/json"]
+        lines += [f"Authorization: Bearer {key}"] if key else []
+        self._request = "\r\n".join((*lines, "", "")).encode()
+        self._denied = "it refuses the key" if key else f"it asks for a key: set {KEY}"
 
     def ask(self) -> None:
         """Once, for at most :data:`SECONDS`; what goes wrong is the problem."""
@@ -64,8 +73,8 @@ class AskedServer:
         if status is None:
             self.problem = "it does not speak HTTP"
         elif status[1] != b"200":
-            asks = ": it asks for a key" if status[1] in (b"401", b"403") else ""
-            self.problem = f"{PATH} answers {status[1].decode()}{asks}"
+            denied = f": {self._denied}" if status[1] in (b"401", b"403") else ""
+            self.problem = f"{PATH} answers {status[1].decode()}{denied}"
         elif models := served_models(body):
             self.models = models
         else:
@@ -92,9 +101,9 @@ class AskedServer:
 
 
 def asked_server(_context: click.Context, _parameter: click.Parameter, url: str | None) -> AskedServer | None:
-    """Of an option. Raises :class:`click.BadParameter`."""
+    """Of an option, with the environment's key. Raises :class:`click.BadParameter`, and `OtelgpuError` of the key."""
     try:
-        return AskedServer(url) if url is not None else None
+        return AskedServer(url, bearer_token(KEY)) if url is not None else None
     except ValueError as error:
         raise click.BadParameter(f"{url!r}: {error}") from error
 

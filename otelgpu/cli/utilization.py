@@ -17,7 +17,7 @@ import click
 import msgspec
 from msgspec import structs
 
-from otelgpu.cli.asked_server import AskedServer, asked_server
+from otelgpu.cli.asked_server import KEY, AskedServer, asked_server
 from otelgpu.cli.batch import BatchRun, batch_command
 from otelgpu.cli.file_or_program import (
     FileOrProgram,
@@ -93,7 +93,8 @@ LONGEST_LINE: Final = 64 << 20
     "--ask-server",
     metavar="URL",
     callback=asked_server,
-    help="Ask the job's server, on loopback (http://127.0.0.1:8000), for the model that it serves: GET /v1/models.",
+    help="Ask the job's server, on loopback (http://127.0.0.1:8000), for the model that it serves: GET /v1/models, "
+    f"with the key in {KEY}, if any.",
 )
 @click.option(
     "--tokens-per-step",

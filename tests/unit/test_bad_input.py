@@ -81,7 +81,7 @@ CASES: Final = (
     usage("mcp x --http 127.0.0.1:99999", "'127.0.0.1:99999' is no address"),
     setting(
         "mcp x.jsonl --http 0",
-        "OTELGPU_MCP_TOKEN is no token: at least 16 characters",
+        "OTELGPU_MCP_TOKEN is no token: 16 to 4096 characters",
         {"x.jsonl": ""},
         OTELGPU_MCP_TOKEN="secret",
     ),
@@ -161,6 +161,11 @@ CASES: Final = (
     usage("diagnose utilization -p 1 --ask-server 127.0.0.1:8000", "give it as http://127.0.0.1:8000"),
     usage("diagnose utilization -p 1 --ask-server http://127.0.0.1:99999", "no URL: Port out of range"),
     usage("diagnose utilization -p 1 --ask-server http://[::1]/a%0d", "its path has other characters"),
+    setting(
+        "diagnose utilization -p 1 --ask-server http://127.0.0.1:8000",
+        "OTELGPU_SERVER_KEY is no token: 1 to 4096 characters",
+        OTELGPU_SERVER_KEY="a b",
+    ),
     setting(
         "diagnose utilization one --model-config none.json",
         "cannot read none.json: No such file or directory",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 import signal
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from otelgpu.cli.bearer import bearer_token
 from otelgpu.cli.headings import HeadedCommand
 from otelgpu.cli.logs import start_log
 from otelgpu.cli.rule_files import known_rules, rules_option
@@ -29,6 +29,7 @@ else:  # which older versions do not make generic
 
 TOKEN: Final = "OTELGPU_MCP_TOKEN"
 _LEAST_TOKEN: Final = 16
+"""Of a shorter one it is too easy to try all."""
 _ADDRESS: Final = re.compile(r"(?:(?P<host>.*):)?(?P<port>\d{1,5})")
 _HOSTS: Final = {None: "127.0.0.1", "127.0.0.1": "127.0.0.1", "localhost": "127.0.0.1", "[::1]": "::1"}
 
@@ -95,7 +96,7 @@ def mcp(
     from otelgpu.cli.mcp.tools import OBSERVING, READING, Toolbox
 
     found, rules = Inputs(inputs), known_rules(rule_files)
-    token = _token() if address is not None else ""
+    token = bearer_token(TOKEN, least=_LEAST_TOKEN) if address is not None else ""
     if any(find_spec(package) is None for package in ("mcp", "mcp_types")):
         raise OtelgpuError(
             "this needs the SDK of the Model Context Protocol", hint="pip install 'otelgpu[mcp]'"
@@ -105,19 +106,6 @@ def mcp(
             inputs=found, recordings=Recordings(found, Path(folder)), rules=rules, folder=Path(folder)
         )
         _serve(Toolbox(session, (*READING, *(OBSERVING if allow_profile else ()))), address, token)
-
-
-def _token() -> str:
-    """That of the environment. Raises :class:`OtelgpuError` for one that is easily guessed, or no header's value."""
-    given = os.environ.get(TOKEN, "")
-    if given and (
-        len(given) < _LEAST_TOKEN or not given.isascii() or not given.isprintable() or " " in given
-    ):
-        raise OtelgpuError(
-            f"{TOKEN} is no token: at least {_LEAST_TOKEN} characters, without spaces",
-            hint="openssl rand -hex 24",
-        )
-    return given
 
 
 def _serve(toolbox: Toolbox, address: tuple[str, int] | None, token: str) -> None:

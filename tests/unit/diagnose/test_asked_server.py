@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import click
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,6 +21,7 @@ from otelgpu.cli.job_watch import JobWatch
 from otelgpu.cli.model_files import find_model
 from otelgpu.diagnose.utilization.model_places import NamedModel
 from otelgpu.diagnose.utilization.served_models import served_models
+from otelgpu.errors import OtelgpuError
 from tests.rig.examples import examples
 from tests.unit.diagnose.test_utilization_input import LLAMA_3_8B
 
@@ -169,7 +171,10 @@ def test_an_answer_is_whole_by_its_length_though_the_connection_stays(
         (b"", "it does not speak HTTP"),
         (b"SSH-2.0-OpenSSH_9.2\r\n", "it does not speak HTTP"),
         (b"\0" * LARGEST_BYTES * 2, "it does not speak HTTP"),
-        (answer(b"{}", "401 Unauthorized"), "/v1/models answers 401: it asks for a key"),
+        (
+            answer(b"{}", "401 Unauthorized"),
+            "/v1/models answers 401: it asks for a key: set OTELGPU_SERVER_KEY",
+        ),
         (answer(b"", "302 Found", "Location: http://10.0.0.1/\r\n"), "/v1/models answers 302"),
         (answer(b"{}"), "/v1/models names no model"),
         (answer(b"{}")[:-1], "/v1/models names no model, its answer is cut"),
@@ -182,6 +187,48 @@ def test_what_a_server_says_in_place_of_a_model_is_the_problem(
     server = serve(lambda connection: connection.sendall(said))
     server.ask()
     assert (server.models, server.problem) == ((), problem)
+
+
+SECRET = "sk-made-up"
+
+
+@pytest.mark.parametrize("status", ["200 OK", "401 Unauthorized", "302 Found"])
+def test_a_key_goes_to_the_server_and_is_in_nothing_that_is_said(
+    monkeypatch: pytest.MonkeyPatch, status: str
+) -> None:
+    monkeypatch.setenv(asked_server.KEY, SECRET)
+    monkeypatch.setattr(asked_server, "SECONDS", 30.0)
+    asked: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        elsewhere = f"Location: {url}/elsewhere\r\n" if status.startswith("302") else ""
+
+        def run() -> None:
+            with listener.accept()[0] as connection:
+                connection.settimeout(5)
+                asked.append(connection.recv(1 << 16))
+                connection.sendall(answer(json.dumps(VLLM).encode(), status, elsewhere))
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        context = click.Context(click.Command("made"))
+        server = asked_server.asked_server(context, click.Option(["--ask-server"]), url)
+        assert server is not None
+        server.ask()
+        thread.join(10)
+    assert f"\r\nAuthorization: Bearer {SECRET}\r\n".encode() in asked[0]
+    refused = {"401 Unauthorized": "/v1/models answers 401: it refuses the key"}
+    assert refused.get(status, "") in server.problem
+    assert SECRET not in f"{server} {server.url} {server.problem} {server.models}"
+
+
+@pytest.mark.parametrize("wrong", ["a b", "a\r\nX: y", "k\u00e9", "\x7f", "x" * 4097])
+def test_what_is_no_key_is_neither_sent_nor_shown(monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
+    monkeypatch.setenv(asked_server.KEY, wrong)
+    context = click.Context(click.Command("made"))
+    with pytest.raises(OtelgpuError, match="OTELGPU_SERVER_KEY is no token") as raised:
+        asked_server.asked_server(context, click.Option(["--ask-server"]), "http://127.0.0.1:1")
+    assert wrong not in f"{raised.value} {raised.value.hint}"
 
 
 @pytest.mark.parametrize("drip", [b"", b"H"])
