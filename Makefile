@@ -112,7 +112,12 @@ test-kernels: bpf fakes vm ## What works on other kernels, measured in guests: d
 test-rdma: VM_LINES := 7
 test-rdma: bpf vm ## Real RDMA programs over soft RoCE in a guest, observed (five to ten minutes)
 	$(call step,RDMA in a guest)
-	@$(call pytest,$(PYTHON_VENV),tests/vm)
+	@$(call pytest,$(PYTHON_VENV),tests/vm/test_rdma.py)
+
+.PHONY: test-writeback
+test-writeback: vm ## Whom kernels charge for what they write back, in guests (VM_LINES="6.1 7"; a minute or two each)
+	$(call step,writeback in guests)
+	@$(call pytest,$(PYTHON_VENV),tests/vm/test_writeback.py)
 
 .PHONY: test-injection
 test-injection: bpf fakes ## A library into busy programs, again and again: none is harmed (INJECTIONS=340, INJECTION_MODES="malloc forks"; root, or sudo)

@@ -7,25 +7,25 @@ file that cannot be read says nothing: each of these is evidence beside what was
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 from msgspec import Struct, structs
 
-from otelgpu.diagnose.stall.surroundings import Neighbour, Surroundings, Writer
+from otelgpu.cli.cgroup_writeback import ChargedWrites, charged_writes
+from otelgpu.cli.kernel_files import kernel_text
+from otelgpu.diagnose.stall.surroundings import GroupWrites, Neighbour, Surroundings, Writer
 from otelgpu.processes.listing import CpuUse, cpu_use, descendants, list_processes
 
 MOST_NEIGHBOURS: Final = 5
 LEAST_CPU_S: Final = 0.1
-_MOST_BYTES: Final = 65_536
 _CGROUPS: Final = Path("/sys/fs/cgroup")
 
 
 class Reading(Struct, frozen=True, kw_only=True):
     """At one time. ``throttled``: times, of so many periods, and seconds; ``faults``: minor and major; None: not known.
 
-    ``dirtied``: bytes by process, those of the others too.
+    ``dirtied``: bytes by process, those of the others too; ``charged``: what was written back for its control group.
     """
 
     group: Path | None
@@ -34,15 +34,19 @@ class Reading(Struct, frozen=True, kw_only=True):
     faults: tuple[int, int] | None
     others: dict[int, CpuUse]
     dirtied: dict[int, int]
+    charged: ChargedWrites | None = None
 
 
 def read(pid: int, *, proc: Path = Path("/proc"), cgroups: Path = _CGROUPS) -> Reading:
     """Of a process; of one that is gone there is little."""
     uses = {each: cpu_use(each, proc=proc) for each in list_processes(proc=proc) if each != pid}
+    dirtied = {each: size for each in (pid, *uses) if (size := _dirtied(each, proc)) is not None}
+    writers = [each for each, size in dirtied.items() if size and each != pid]
     return structs.replace(
         read_own(pid, proc=proc, cgroups=cgroups),
         others={number: use for number, use in uses.items() if use is not None},
-        dirtied={each: size for each in (pid, *uses) if (size := _dirtied(each, proc)) is not None},
+        dirtied=dirtied,
+        charged=charged_writes(pid, writers, proc=proc, cgroups=cgroups),
     )
 
 
@@ -102,6 +106,7 @@ def between(
         dirtied_bytes=_more(before.dirtied.get(pid), after.dirtied.get(pid)),
         others_dirtied_bytes=sum(each.dirtied_bytes for each in writers),
         writers=writers[:MOST_NEIGHBOURS],
+        group_writes=_group_writes(before.charged, after.charged, writers),
     )
 
 
@@ -119,13 +124,27 @@ def _writers(before: Reading, after: Reading, mine: frozenset[int]) -> list[Writ
     return sorted(found, key=lambda each: -each.dirtied_bytes)
 
 
+def _group_writes(
+    before: ChargedWrites | None, after: ChargedWrites | None, writers: list[Writer]
+) -> GroupWrites | None:
+    """``writers``: all others that made pages dirty."""
+    if before is None or after is None or before.group != after.group:
+        return None
+    grown = {device: size - before.written.get(device, 0) for device, size in after.written.items()}
+    return GroupWrites(
+        group=after.group,
+        bytes_by_device={device: size for device, size in grown.items() if size > 0},
+        others_dirtied_bytes=sum(each.dirtied_bytes for each in writers if each.pid in after.members),
+    )
+
+
 def _more(before: int | None, after: int | None) -> int | None:
     return None if before is None or after is None or after < before else after - before
 
 
 def _cpu_group(pid: int, proc: Path, cgroups: Path) -> Path | None:
     """The folder of the control group that has a CPU quota for the process: v2, or the controller ``cpu`` of v1."""
-    for line in _text(proc / str(pid) / "cgroup").splitlines():
+    for line in kernel_text(proc / str(pid) / "cgroup").splitlines():
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         parts = PurePosixPath(path).parts[1:]
@@ -155,7 +174,9 @@ def _tightest(folder: Path | None, cgroups: Path) -> Path | None:
 def _throttled(folder: Path | None) -> tuple[int, int, float] | None:
     if folder is None:
         return None
-    fields = dict(line.split() for line in _text(folder / "cpu.stat").splitlines() if len(line.split()) == 2)
+    fields = dict(
+        line.split() for line in kernel_text(folder / "cpu.stat").splitlines() if len(line.split()) == 2
+    )
     times, periods = (fields.get(key, "") for key in ("nr_throttled", "nr_periods"))
     micro, nano = (fields.get(key, "") for key in ("throttled_usec", "throttled_time"))
     if not times.isdecimal() or not periods.isdecimal() or not (micro.isdecimal() or nano.isdecimal()):
@@ -166,15 +187,15 @@ def _throttled(folder: Path | None) -> tuple[int, int, float] | None:
 def _quota(folder: Path | None) -> float | None:
     if folder is None:
         return None
-    v2 = _text(folder / "cpu.max").split()
-    words = v2 or [_text(folder / name).strip() for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us")]
+    v2 = kernel_text(folder / "cpu.max").split()
+    words = v2 or [kernel_text(folder / name).strip() for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us")]
     if len(words) != 2 or not all(word.isdecimal() for word in words) or not int(words[1]):
         return None  # "max", or -1: none
     return int(words[0]) / int(words[1])
 
 
 def _faults(pid: int, proc: Path) -> tuple[int, int] | None:
-    fields = _text(proc / str(pid) / "stat").rpartition(")")[2].split()
+    fields = kernel_text(proc / str(pid) / "stat").rpartition(")")[2].split()
     if len(fields) < 10 or not fields[7].isdecimal() or not fields[9].isdecimal():
         return None
     return int(fields[7]), int(fields[9])
@@ -182,14 +203,8 @@ def _faults(pid: int, proc: Path) -> tuple[int, int] | None:
 
 def _dirtied(pid: int, proc: Path) -> int | None:
     """``write_bytes``: counted as pages are made dirty, whoever writes them back. None: not told, or not counted."""
-    for line in _text(proc / str(pid) / "io").splitlines():
+    for line in kernel_text(proc / str(pid) / "io").splitlines():
         key, _, value = line.partition(":")
         if key == "write_bytes" and value.strip().isdecimal():
             return int(value)
     return None
-
-
-def _text(path: Path) -> str:
-    with suppress(OSError), open(path, "rb") as file:
-        return file.read(_MOST_BYTES).decode("utf-8", "replace")
-    return ""

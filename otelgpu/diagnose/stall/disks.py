@@ -1,7 +1,8 @@
 """Which disk a thread waited for while it stood still: its own requests to block devices. Pure.
 
 In: requests of the thread (kind ``block``), and a stall's activities. What the kernel writes back later it asks for
-itself, of all who share the disk: then a write has no request of its own, which is said.
+itself: then a write has no request of its own, which is said. It is charged to the control group of who made the pages
+dirty where the kernel does that, else it is of all who share the disk.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from otelgpu.diagnose.stall.causes import FILE_SYNC, FILE_WRITE, FILES, PAGE_FAU
 from otelgpu.diagnose.stall.gaps import Finding
 from otelgpu.diagnose.stall.observations import BLOCK_TIME, Seen, ThreadSeen
 from otelgpu.diagnose.stall.sentences import shown_bytes
-from otelgpu.diagnose.stall.surroundings import Surroundings
+from otelgpu.diagnose.stall.surroundings import GroupWrites, Surroundings
 from otelgpu.diagnose.stall.verdicts import StallEvidence
 from otelgpu.model.quantities import duration
 
-SHARED: Final = (
-    "no write to a disk was its own: the page cache took what it wrote, and the kernel writes it back later, for all "
-    "who share the disk"
+WRITTEN_BACK: Final = (
+    "no write to a disk was its own: the page cache took what it wrote, and the kernel writes it back later, "
 )
 _MOST_WRITERS: Final = 3
+_MOST_DISKS: Final = 3
 _OF_DISKS: Final = (*FILES, PAGE_FAULTS)
 
 
@@ -71,9 +72,12 @@ def disk_evidence(
         found.append(StallEvidence(name="disk", text=text, value=value, unit="1"))
     is_written_back = finding.cause == FILE_WRITE and (disk is None or not disk.requests["write"])
     if is_written_back and BLOCK_TIME in types:
-        found.append(StallEvidence(name="disk", text=SHARED))
+        group = around.group_writes if around is not None else None
+        whose = "for all who share the disk" if group is None else f"for its control group {group.group}"
+        found.append(StallEvidence(name="disk", text=WRITTEN_BACK + whose))
     if finding.cause in (FILE_WRITE, FILE_SYNC) and around is not None:
         found += _dirtied(around)
+        found += _charged(around.group_writes, around.dirtied_bytes)
     return found
 
 
@@ -92,3 +96,25 @@ def _dirtied(around: Surroundings) -> list[StallEvidence]:
         f"{mine / (mine + others):.0%} of all{beside}"
     )
     return [StallEvidence(name="written_back", text=text, value=float(mine), unit="By")]
+
+
+def _charged(writes: GroupWrites | None, mine: int | None) -> list[StallEvidence]:
+    """What the kernel wrote for the control group, its writing back included, and whose part that is."""
+    if writes is None or not mine:
+        return []
+    most = sorted(writes.bytes_by_device.items(), key=lambda item: -item[1])
+    if not most:
+        text = (
+            f"nothing was written to a disk for control group {writes.group} meanwhile: the kernel has not begun "
+            "to, or the file system does not say for whom it writes"
+        )
+        return [StallEvidence(name="group_writes", text=text, value=0.0, unit="By")]
+    disks = ", ".join(f"{shown_bytes(size)} to {device}" for device, size in most[:_MOST_DISKS])
+    others = writes.others_dirtied_bytes
+    whose = (
+        f"other processes made {others / (mine + others):.0%} of its dirty pages"
+        if others
+        else "no other that still runs made pages dirty there"
+    )
+    text = f"for control group {writes.group} the kernel wrote {disks} meanwhile; {whose}"
+    return [StallEvidence(name="group_writes", text=text, value=float(most[0][1]), unit="By")]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
@@ -23,6 +23,18 @@ class Writer(Struct, frozen=True, kw_only=True):
     dirtied_bytes: int
 
 
+class GroupWrites(Struct, frozen=True, kw_only=True):
+    """What the kernel wrote to disks for a control group meanwhile: what it writes back for it, and its own requests.
+
+    ``bytes_by_device``: of a stack of devices each has it once. ``others_dirtied_bytes``: of the pages that were made
+    dirty in the group meanwhile, those of other processes.
+    """
+
+    group: str
+    bytes_by_device: Mapping[str, int]
+    others_dirtied_bytes: int = 0
+
+
 class Surroundings(Struct, frozen=True, kw_only=True):
     """Of one process, between the beginning and the end of a profile. None: not known.
 
@@ -32,6 +44,7 @@ class Surroundings(Struct, frozen=True, kw_only=True):
     were recorded, and otelgpu's own. ``dirtied_bytes``: pages of files that the process made dirty, which the kernel
     counts there and then (``write_bytes`` of ``/proc/PID/io``) and writes back later; ``others_dirtied_bytes``: the
     same of all other processes that still run and may be looked at, ``writers``: those of most.
+    ``group_writes``: None where the kernel charges no control group of the process for what it writes back.
     """
 
     throttled_s: float | None = None
@@ -45,3 +58,4 @@ class Surroundings(Struct, frozen=True, kw_only=True):
     dirtied_bytes: int | None = None
     others_dirtied_bytes: int = 0
     writers: Sequence[Writer] = ()
+    group_writes: GroupWrites | None = None

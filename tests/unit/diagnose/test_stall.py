@@ -22,7 +22,7 @@ from otelgpu.diagnose.stall.observations import (
     Seen,
 )
 from otelgpu.diagnose.stall.sentences import ordinal, sentence, shown_bytes
-from otelgpu.diagnose.stall.surroundings import Neighbour, Surroundings, Writer
+from otelgpu.diagnose.stall.surroundings import GroupWrites, Neighbour, Surroundings, Writer
 from otelgpu.diagnose.stall.verdicts import INCONCLUSIVE, StallReport, StallVerdict
 from otelgpu.render.frames import Frame, Kind
 from tests.rig.examples import examples
@@ -635,3 +635,32 @@ def test_pages_that_the_kernel_writes_back_are_charged_to_who_made_them_dirty() 
     assert "it made 7.5 MB dirty meanwhile, 75% of all; all others 2.5 MB: etcd (PID 7) 2.5 MB" in text
     (text,) = said(dirtied_bytes=7_500_000)
     assert "7.5 MB dirty meanwhile, 100% of all; no other that still runs any" in text
+
+
+@pytest.mark.parametrize(
+    ("devices", "others", "says"),
+    [
+        (
+            {"dm-0": 8_000_000, "sda": 8_000_100},
+            0,
+            "kernel wrote 8.0 MB to sda, 8.0 MB to dm-0 meanwhile; no other",
+        ),
+        (
+            {"sda": 10_000_000},
+            2_500_000,
+            "10.0 MB to sda meanwhile; other processes made 25% of its dirty pages",
+        ),
+        ({}, 0, "nothing was written to a disk for control group /job meanwhile"),
+    ],
+)
+def test_what_is_written_back_for_a_control_group_is_said(
+    devices: dict[str, int], others: int, says: str
+) -> None:
+    writes = GroupWrites(group="/job", bytes_by_device=devices, others_dirtied_bytes=others)
+    around = structs.replace(QUIET, dirtied_bytes=7_500_000, group_writes=writes)
+    seen = observed(loop(lambda made: made.write(100, 1000)))
+    seen.types |= {BLOCK_TIME}
+    (verdict,) = report(seen, around).verdicts
+    said = {each.name: each.text for each in verdict.evidence}
+    assert says in said["group_writes"]
+    assert said["disk"].endswith("the kernel writes it back later, for its control group /job")
