@@ -74,6 +74,7 @@ CASES: Final = (
     usage("mcp", "give files or folders to look at, or --allow-profile"),
     setting("mcp nowhere.jsonl", "nowhere.jsonl: no such file or folder"),
     setting("mcp /dev/null", "/dev/null: no file or folder"),
+    setting("mcp clickhouse://h/a-b", "the address of ClickHouse cannot be read"),
     setting("mcp x.jsonl --rules nowhere.yaml", "cannot read nowhere.yaml", {"x.jsonl": ""}),
     usage("mcp x --http 0.0.0.0:80", "'0.0.0.0:80' is not on loopback; write 127.0.0.1:PORT"),
     usage("mcp x --http example.org:80", "'example.org:80' is not on loopback"),

@@ -54,7 +54,7 @@ class LoopbackAddress(_Address):
 
 
 @click.command(cls=HeadedCommand)
-@click.argument("inputs", metavar="INPUT…", nargs=-1, type=click.Path(path_type=Path))
+@click.argument("inputs", metavar="INPUT…", nargs=-1, type=click.Path())
 @click.option(
     "--http",
     "address",
@@ -69,7 +69,7 @@ class LoopbackAddress(_Address):
 )
 @rules_option
 def mcp(
-    inputs: tuple[Path, ...],
+    inputs: tuple[str, ...],
     *,
     address: tuple[str, int] | None,
     allow_profile: bool,
@@ -78,12 +78,14 @@ def mcp(
     """Serve recordings to an assistant, read-only, by the Model Context Protocol (pip install 'otelgpu[mcp]').
 
     INPUT: files and folders, as otelgpu view, diagnose and diff read them; an agent's own (--export file:PATH), which
-    grow, are read anew at each call. Nothing else is read. Tools list requests and jobs, get traces, diagnose, compare
+    grow, are read anew at each call; and clickhouse://USER@HOST/DATABASE/TABLE, for training jobs (the password in
+    CLICKHOUSE_PASSWORD). Nothing else is read. Tools list requests and jobs, get traces, diagnose, compare
     profiles and explain codes; prompts, completions and credentials are not given.
 
     \b
     Examples:
       otelgpu mcp otelgpu.jsonl job-7/
+      otelgpu mcp clickhouse://reader@db.example/otel
       otelgpu mcp otelgpu.jsonl --http 127.0.0.1:8931
       otelgpu mcp --allow-profile
     """

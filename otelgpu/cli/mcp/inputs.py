@@ -1,4 +1,4 @@
-"""What the tools may read: the files and folders of the command line, and nothing else.
+"""What the tools may read: the files, folders and stores of the command line, and nothing else.
 
 A tool names an input by its name in :meth:`Inputs.listed`, never by a path: names are looked up, not opened. A folder's
 files are found anew each time; of links only those count that lead to a place within what was named. What is read is
@@ -20,7 +20,9 @@ from otelgpu.cli.profile_inputs import is_capture
 from otelgpu.errors import OtelgpuError
 from otelgpu.export.file.line_file import rotated
 from otelgpu.model.text import did_you_mean
+from otelgpu.store.clickhouse.address import address_of
 from otelgpu.store.files import beginning
+from otelgpu.store.inputs import is_remote
 
 MOST_FILES: Final = 20_000
 """Of all inputs together; what is beyond is not looked at, and counted."""
@@ -42,13 +44,22 @@ class Input(Struct, frozen=True, kw_only=True):
 
 
 class Inputs:
-    """``paths``: what the command line names."""
+    """``stores``: addresses of tables in ClickHouse by the names that they are shown under, without what is secret."""
 
-    def __init__(self, paths: Sequence[Path]) -> None:
-        """Raises :class:`OtelgpuError` for what is not there, or is neither a file nor a folder."""
+    def __init__(self, given: Sequence[str | Path]) -> None:
+        """What the command line names.
+
+        Raises :class:`OtelgpuError` for what is not there, or is neither a file nor a folder, and for what is no
+        address of tables.
+        """
+        self.stores: dict[str, str] = {}
         self._given: list[tuple[str, Path]] = []
         self.beyond = 0
-        for path in paths:
+        for each in given:
+            if isinstance(each, str) and is_remote((each,)):
+                self.stores[name(address_of(each, os.environ).shown)] = each
+                continue
+            path = Path(each)
             if not (path.is_file() or path.is_dir()):
                 why = "no file or folder" if path.exists() else "no such file or folder"
                 raise OtelgpuError(f"{path}: {why}")
@@ -63,7 +74,7 @@ class Inputs:
         self._given = [each for each in self._given if each[0] != name]
 
     def listed(self) -> dict[str, Input]:
-        """All that there is now, by name: what was named, and the files in folders."""
+        """All files and folders that there are now, by name: what was named, and the files in folders."""
         found: dict[str, Input] = {}
         self.beyond = 0
         for shown, path in self._given:
@@ -78,10 +89,16 @@ class Inputs:
 
     def of(self, named: str) -> Input:
         """The input of that name. Raises :class:`OtelgpuError`."""
+        if named in self.stores:
+            raise OtelgpuError(
+                f"{named!r} is no file",
+                hint="of a store list_jobs and diagnose_ranks read the operations of ranks",
+            )
         listed = self.listed()
         if named not in listed:
+            known = [*self.stores, *listed]
             raise OtelgpuError(
-                f"there is no input {name(named)!r}{did_you_mean(named[:200], list(listed)[:500])}",
+                f"there is no input {name(named)!r}{did_you_mean(named[:200], known[:500])}",
                 hint="list_inputs names them; others are not read",
             )
         return listed[named]

@@ -10,7 +10,6 @@ from otelgpu.cli.mcp import untrusted
 from otelgpu.cli.mcp.answers import Found, Next
 from otelgpu.cli.mcp.arguments import InputName
 from otelgpu.cli.mcp.session import Session
-from otelgpu.store.inputs import open_files
 from otelgpu.store.queries import named, tuples
 
 
@@ -41,7 +40,7 @@ class JobList(Struct, frozen=True, kw_only=True):
 
 def list_jobs(session: Session, arguments: ListJobs) -> Found[JobList]:
     """Read all operations."""
-    with open_files(session.recordings.operation_files(arguments.input)) as store:
+    with session.recordings.operations(arguments.input) as store:
         found = tuples(named(store.run, __package__)("jobs"))
         rejected, limits = dict(store.rejected), list(store.limits)
     rows = [
@@ -64,8 +63,8 @@ def list_jobs(session: Session, arguments: ListJobs) -> Found[JobList]:
         for row in rows[:4]
     ]
     if not rows:
-        following = [
-            Next(tool="list_requests", arguments={"input": arguments.input}, why="requests, if it has some"),
-            Next(tool="list_inputs", why="what other inputs there are"),
-        ]
+        following = [Next(tool="list_inputs", why="what other inputs there are")]
+        if arguments.input not in session.inputs.stores:
+            why = "requests, if it has some"
+            following.insert(0, Next(tool="list_requests", arguments={"input": arguments.input}, why=why))
     return Found(result=JobList(jobs=rows, rejected=rejected, limits=limits), next=following)

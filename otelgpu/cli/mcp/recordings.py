@@ -33,7 +33,9 @@ from otelgpu.otlp_json.reader import (
     time_ns,
 )
 from otelgpu.store.files import BrokenFile, is_compressed, pieces
+from otelgpu.store.inputs import open_files, open_tables
 from otelgpu.store.line_files import first_offset, split_lines
+from otelgpu.store.queries import Tables
 from otelgpu.store.reasons import FILES_UNREADABLE
 
 NEWEST_BYTES: Final = 256 << 20
@@ -125,9 +127,13 @@ class Recordings:
             )
         return found
 
-    def operation_files(self, named: str) -> list[Path]:
-        """The files of an input as readers of operations take them: captures as lines."""
-        return self._line_files(named)
+    def operations(
+        self, named: str, *, job: str | None = None, begin_s: float | None = None, end_s: float | None = None
+    ) -> Tables:
+        """Those of ranks; of a store they stay there. Raises :class:`OtelgpuError`."""
+        if (address := self.inputs.stores.get(named)) is not None:
+            return open_tables((address,), job=job, begin_s=begin_s, end_s=end_s)
+        return open_files(self._line_files(named), job=job, begin_s=begin_s, end_s=end_s)
 
     def _line_files(self, named: str) -> list[Path]:
         files = self.inputs.files(named)

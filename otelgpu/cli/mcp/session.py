@@ -37,7 +37,7 @@ class ListInputs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class InputRow(Struct, frozen=True, kw_only=True):
-    """``kind``: folder or file. ``holds``: what a file is of, by how it begins."""
+    """``kind``: folder, file, or store: tables in ClickHouse. ``holds``: what a file is of, by how it begins."""
 
     name: str
     kind: str
@@ -55,7 +55,10 @@ class InputList(Struct, frozen=True, kw_only=True):
 
 def list_inputs(session: Session, arguments: ListInputs) -> Found[InputList]:
     """What there is to look at."""
-    matching = [each for each in session.inputs.listed().values() if arguments.containing in each.name]
+    known: list[Input | str] = [*session.inputs.stores, *session.inputs.listed().values()]
+    matching = [
+        each for each in known if arguments.containing in (each if isinstance(each, str) else each.name)
+    ]
     page = matching[arguments.offset : arguments.offset + min(arguments.limit, MOST_LOOKED_INTO)]
     rows = [_row(each) for each in page]
     end = arguments.offset + len(page)
@@ -65,7 +68,9 @@ def list_inputs(session: Session, arguments: ListInputs) -> Found[InputList]:
     return Found(result=InputList(inputs=rows, matching=len(matching)), next=_next(rows), cut=cut)
 
 
-def _row(one: Input) -> InputRow:
+def _row(one: Input | str) -> InputRow:
+    if isinstance(one, str):
+        return InputRow(name=one, kind="store", bytes=0, modified_unix_s=0.0, holds=["operations"])
     try:
         status = one.path.stat()
         holds = [] if one.is_folder else contents(one.path)

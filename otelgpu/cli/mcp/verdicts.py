@@ -24,7 +24,6 @@ from otelgpu.diagnose.stall.sentences import sentence as stall_sentence
 from otelgpu.diagnose.stall.verdicts import StallReport
 from otelgpu.diagnose.utilization.sentences import sentence as utilization_sentence
 from otelgpu.diagnose.utilization.verdicts import UtilizationReport
-from otelgpu.store.inputs import open_files
 
 _Report = TypeVar("_Report")
 _MOST_SAID: Final = 20
@@ -64,8 +63,8 @@ class OfProfile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def _ranks(session: Session, arguments: DiagnoseRanks) -> Found[Diagnosed[RanksReport]]:
-    with open_files(
-        session.recordings.operation_files(arguments.input),
+    with session.recordings.operations(
+        arguments.input,
         job=arguments.job,
         begin_s=arguments.begin_unix_s,
         end_s=arguments.end_unix_s,
@@ -79,6 +78,7 @@ def _ranks(session: Session, arguments: DiagnoseRanks) -> Found[Diagnosed[RanksR
         )
         for verdict in report.verdicts
         for link in verdict.links[:1]
+        if arguments.input not in session.inputs.stores  # whose spans are not read
     ]
     following += [
         Next(tool="explain", arguments={"words": [known.rule]}, why="a known problem that the evidence shows")
@@ -112,7 +112,7 @@ DIAGNOSES: Final = (
         name="ranks",
         title="Slow ranks of a training job",
         text="Which rank of a training job is slow, since when, why, what it costs and what to do: from operations of "
-        "all ranks (a folder, Parquet, OTLP lines, torch.profiler traces, Flight Recorder dumps).",
+        "all ranks (a folder, Parquet, OTLP lines, torch.profiler traces, Flight Recorder dumps, ClickHouse).",
         arguments=DiagnoseRanks,
         report=RanksReport,
         run=_ranks,

@@ -32,7 +32,7 @@ _DATA: Final = re.compile(r"<(recorded-data-[0-9a-f]{16})>\n(.*)\n</\1>", re.DOT
 installed_rules = cache(known_rules)
 
 
-def toolbox(folder: Path, *inputs: Path, profiles: bool = False) -> Toolbox:
+def toolbox(folder: Path, *inputs: str | Path, profiles: bool = False) -> Toolbox:
     """The tools on inputs, without the protocol. ``folder``: for what is made."""
     folder.mkdir(exist_ok=True)
     found = Inputs(inputs)
