@@ -26,6 +26,7 @@ _UNITS: Final = {
     "Cel": "celsius",
     "W": "watts",
     "J": "joules",
+    "g": "grams",
     "Hz": "hertz",
     "By/s": "bytes_per_second",
 }

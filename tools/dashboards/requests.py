@@ -94,6 +94,12 @@ REQUESTS: Final = Dashboard(
                     description="The average, by the configured prices (price_per_kwh, price_per_gpu_hour).",
                     queries=[mean("otelgpu_gen_ai_request_cost", _MODEL, "otelgpu_cost_currency")],
                 ),
+                Panel(
+                    title="Emissions of a request",
+                    description="The average in grams of CO2 equivalent, by the configured carbon_grams_per_kwh.",
+                    queries=[mean("otelgpu_gen_ai_request_carbon_grams", _MODEL)],
+                    unit="massg",
+                ),
             ),
         ),
         Row(
