@@ -119,6 +119,11 @@ test-writeback: vm ## Whom kernels charge for what they write back, in guests (V
 	$(call step,writeback in guests)
 	@$(call pytest,$(PYTHON_VENV),tests/vm/test_writeback.py)
 
+.PHONY: gallery
+gallery: bpf fakes ## All programs whose fault is known, under diagnose stall, utilization and memory: the tables (a quarter of an hour; root, or sudo)
+	$(call step,gallery)
+	@status=0; for each in run utilization memory; do $(AS_ROOT) -m tests.gallery.$$each || status=$$?; done; exit $$status
+
 .PHONY: test-injection
 test-injection: bpf fakes ## A library into busy programs, again and again: none is harmed (INJECTIONS=340, INJECTION_MODES="malloc forks"; root, or sudo)
 	$(call step,injection)

@@ -56,16 +56,21 @@ class Thread(Struct, frozen=True):
     rows: Sequence[Row]
 
 
-class Recording(Struct, frozen=True):
-    """All of one run. ``stacks``: numbers of ``frames``, the leaf first.
-
-    ``date``: when it was recorded; ``load``: the machine's load average of a minute then, ``cpus``: what it had.
-    """
+class Packed(Struct, frozen=True):
+    """:class:`Observations`, each frame and each stack once. ``stacks``: numbers of ``frames``, the leaf first."""
 
     frames: Sequence[tuple[str, str, str, int]]
     stacks: Sequence[Sequence[int]]
     threads: Sequence[Thread]
     types: Sequence[str]
+
+
+class Recording(Packed, frozen=True):
+    """All of one run.
+
+    ``date``: when it was recorded; ``load``: the machine's load average of a minute then, ``cpus``: what it had.
+    """
+
     subjects: Sequence[int]
     surroundings: Mapping[int, Surroundings] | None
     date: str
@@ -78,9 +83,32 @@ def save(
     path: Path, seen: Observations, subjects: Sequence[int], around: Mapping[int, Surroundings] | None
 ) -> None:
     """Write a recording; what the file holds is the same for the same observations."""
+    packed = pack(seen)
+    made = Recording(
+        packed.frames,
+        packed.stacks,
+        packed.threads,
+        packed.types,
+        sorted(subjects),
+        around,
+        date=datetime.now(UTC).date().isoformat(),
+        kernel=platform.release().partition("-")[0],
+        cpus=len(os.sched_getaffinity(0)),
+        load=os.getloadavg()[0],
+    )
+    path.write_bytes(lzma.compress(msgspec.json.encode(made)))
+
+
+def begin_of(seen: Observations) -> int:
+    """When the first thing was seen, Unix nanoseconds: :data:`BEGIN_NS` of a recording."""
+    return min((row.begin_ns for thread in seen.threads for row in thread.rows), default=0)
+
+
+def pack(seen: Observations) -> Packed:
+    """The same for the same observations."""
     frames: dict[tuple[str, str, str, int], int] = {}
     stacks: dict[tuple[int, ...], int] = {}
-    begin = min((row.begin_ns for thread in seen.threads for row in thread.rows), default=0)
+    begin = begin_of(seen)
 
     def stack(of: Frames) -> int:
         plain = ((frame.kind.value, frame.name, _anywhere(frame.file), frame.line) for frame in of)
@@ -110,19 +138,7 @@ def save(
         )
         for thread in seen.threads
     ]
-    made = Recording(
-        list(frames),
-        list(stacks),
-        threads,
-        sorted(seen.types),
-        sorted(subjects),
-        around,
-        date=datetime.now(UTC).date().isoformat(),
-        kernel=platform.release().partition("-")[0],
-        cpus=len(os.sched_getaffinity(0)),
-        load=os.getloadavg()[0],
-    )
-    path.write_bytes(lzma.compress(msgspec.json.encode(made)))
+    return Packed(list(frames), list(stacks), threads, sorted(seen.types))
 
 
 def read(path: Path) -> Recording:
@@ -135,7 +151,7 @@ def judge(made: Recording) -> StallReport:
     return diagnose(observations(made), subjects=made.subjects, surroundings=made.surroundings)[0]
 
 
-def observations(made: Recording) -> Observations:
+def observations(made: Packed) -> Observations:
     """As they were."""
     frames = [Frame(Kind(kind), name, file, line) for kind, name, file, line in made.frames]
     stacks = [tuple(frames[number] for number in stack) for stack in made.stacks]

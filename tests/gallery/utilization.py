@@ -33,32 +33,35 @@ NOTHING: Final = "nothing"
 class Case(Struct, frozen=True, kw_only=True):
     """What a program has to be said of. ``cause``: "" of a healthy one; ``says``: what the text has to have.
 
-    ``devices``: of its machine.
+    ``devices``: of its machine; ``live``: it is run in CI, as it is what shows that something is seen at all.
     """
 
     cause: str
     says: tuple[str, ...] = ()
     devices: int = 1
+    live: bool = False
 
 
 CASES: Final[Mapping[str, Case]] = {
-    "interactive_kernel": Case(cause="interactive", says=("ipykernel_launcher",)),
-    "unused_devices": Case(cause="oversubscription", says=("leaves it 4 devices, and it uses 1",), devices=4),
-    "shared_device": Case(cause="oversubscription", says=("ran kernels on GPU 0 for",)),
-    "unreleased": Case(cause="unreleased", says=("no call of CUDA in the last",)),
+    "interactive_kernel": Case(cause="interactive", says=("ipykernel_launcher",), live=True),
+    "unused_devices": Case(
+        cause="oversubscription", says=("leaves it 4 devices, and it uses 1",), devices=4, live=True
+    ),
+    "shared_device": Case(cause="oversubscription", says=("ran kernels on GPU 0 for",), live=True),
+    "unreleased": Case(cause="unreleased", says=("no call of CUDA in the last",), live=True),
     "not_deep_learning": Case(cause="not_deep_learning"),
-    "small_batch": Case(cause="batch_size", says=("1 blocks", "132 multiprocessors")),
+    "small_batch": Case(cause="batch_size", says=("1 blocks", "132 multiprocessors"), live=True),
     "memory_in_loop": Case(cause="gpu_memory"),
-    "checkpoint": Case(cause="checkpointing", says=("model.pt", "checkpoint")),
-    "pageable_copy": Case(cause="host_transfer", says=("GB/s",)),
+    "checkpoint": Case(cause="checkpointing", says=("model.pt", "checkpoint"), live=True),
+    "pageable_copy": Case(cause="host_transfer", says=("GB/s",), live=True),
     "decode_in_loop": Case(cause="preprocessing", says=("steps.py", "work")),
-    "slow_loader": Case(cause="preprocessing", says=("slow_loader",)),
-    "download": Case(cause="external_data", says=("download",)),
+    "slow_loader": Case(cause="preprocessing", says=("slow_loader",), live=True),
+    "download": Case(cause="external_data", says=("download",), live=True),
     "upload": Case(cause="result_upload", says=("upload",)),
-    "without_cuda": Case(cause="library_installation", says=("PyTorch",)),
-    "item_each_step": Case(cause="api_misuse", says=("copies of at most 256 bytes to the host",)),
+    "without_cuda": Case(cause="library_installation", says=("PyTorch",), live=True),
+    "item_each_step": Case(cause="api_misuse", says=("copies of at most 256 bytes to the host",), live=True),
     "two_at_once": Case(cause="preprocessing"),
-    "device_bound": Case(cause=""),
+    "device_bound": Case(cause="", live=True),
     "looks_seldom": Case(cause=""),
     "prefetched": Case(cause=""),
     "checkpoint_in_thread": Case(cause=""),
@@ -73,8 +76,11 @@ class Said(Struct, frozen=True, kw_only=True):
     document: UtilizationReport
 
 
-def diagnose(name: str, *options: str) -> Said:
-    """Run one program under the command."""
+def diagnose(name: str, *options: str, recording: Path | None = None) -> Said:
+    """Run one program under the command. ``recording``: a file that what was recorded goes to."""
+    command = ["-m", "otelgpu", "diagnose", "utilization"]
+    if recording is not None:
+        command = ["-m", "tests.gallery.recorded_jobs", str(recording)]
     with tempfile.TemporaryDirectory() as folder:
         environ = {
             **os.environ,
@@ -91,18 +97,7 @@ def diagnose(name: str, *options: str) -> Said:
         (Path(folder) / "nvml.txt").write_text(nvml(CASES[name].devices if name in CASES else 1, used=0))
         program = [sys.executable, "-m", "tests.gallery.programs", name, folder]
         done = subprocess.run(
-            [
-                *FIRST,
-                sys.executable,
-                "-m",
-                "otelgpu",
-                "diagnose",
-                "utilization",
-                "--json",
-                *options,
-                "--",
-                *program,
-            ],
+            [*FIRST, sys.executable, *command, "--json", *options, "--", *program],
             cwd=ROOT,
             env=environ,
             capture_output=True,
@@ -116,8 +111,12 @@ def diagnose(name: str, *options: str) -> Said:
 
 
 def said_of(document: Mapping[str, object]) -> Said:
-    """By the first verdict of a document."""
-    report = msgspec.convert(document, UtilizationReport)
+    """In a document of ``--json``."""
+    return said_in(msgspec.convert(document, UtilizationReport))
+
+
+def said_in(report: UtilizationReport) -> Said:
+    """By its first verdict."""
     first = report.verdicts[0] if report.verdicts else None
     lines = [
         line for each in report.verdicts for line in (sentence(each), *(one.text for one in each.evidence))
@@ -135,11 +134,12 @@ def confusion(said: Mapping[str, str]) -> list[tuple[str, dict[str, int]]]:
     return [(label, dict(counts)) for label, counts in rows.items()]
 
 
-def main(names: Iterable[str]) -> int:
+def main(names: Iterable[str], folder: Path | None = None) -> int:
     """How many programs had another cause named first."""
     wrong, named = 0, {}
     for name in names or CASES:
-        said, want = diagnose(name), CASES[name].cause or NOTHING
+        kept = None if folder is None else folder / f"{name}.json.xz"
+        said, want = diagnose(name, recording=kept), CASES[name].cause or NOTHING
         missing = [each for each in CASES[name].says if each not in said.text]
         named[name] = said.cause
         is_right = said.cause == want and not missing
@@ -159,4 +159,6 @@ def main(names: Iterable[str]) -> int:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="run the gallery")
     parser.add_argument("names", nargs="*")
-    sys.exit(min(main(parser.parse_args().names), 1))
+    parser.add_argument("--recordings", type=Path, help="a folder that what was recorded goes to")
+    given = parser.parse_args()
+    sys.exit(min(main(given.names, given.recordings), 1))
