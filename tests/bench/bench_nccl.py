@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.bench import tracers
-from tests.bench.programs import BUILD, FAST_DEVICE, BenchError, attached
+from tests.bench.programs import BUILD, FAST_DEVICE, BenchError, at_once, attached
 from tests.bench.rows import Budget, Row, median, not_measured, spread
 from tests.rig import build_fakes, fake_nccl_path, ranks_environment
 
@@ -87,23 +87,22 @@ def _load(folder: Path) -> Iterator[NcclLoad]:
 def rows(quick: bool) -> list[Row]:
     rounds, calls = (2, 300) if quick else (25, 2_000)
     build_fakes()
-    absent: list[Row] = []
     with tempfile.TemporaryDirectory(dir=BUILD.parent) as folder, contextlib.ExitStack() as stack:
         names = (BARE, OURS, *TRACERS)
         loads = {name: stack.enter_context(_load(Path(folder, str(i)))) for i, name in enumerate(names)}
-        for name, program in TRACERS.items():
-            load = loads[name]
-            try:
-                stack.enter_context(tracers.bpftrace(program, library=load.library, pid=load.pid))
-            except (BenchError, OSError) as error:
-                absent.append(not_measured(NAME, name, "ns/call", str(error).splitlines()[0]))
-                del loads[name]
+        observers = {
+            name: tracers.bpftrace(program, library=loads[name].library, pid=loads[name].pid)
+            for name, program in TRACERS.items()
+        }
+        why_not = stack.enter_context(at_once(observers))
+        for name in why_not:
+            del loads[name]
         stack.enter_context(attached(loads[OURS].pid, "--families", "nccl"))
         times: dict[str, list[float]] = {name: [] for name in loads}
         for _ in range(rounds):
             for name, load in loads.items():
                 times[name].append(load.measure(calls))
-    return _rows(times) + absent
+    return _rows(times) + [not_measured(NAME, name, "ns/call", why) for name, why in why_not.items()]
 
 
 def _rows(times: dict[str, list[float]]) -> list[Row]:

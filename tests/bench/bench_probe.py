@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.bench import tracers
-from tests.bench.programs import BUILD, BenchError, Load, attached, build_load, running_load
+from tests.bench.programs import BUILD, BenchError, Load, at_once, attached, build_load, running_load
 from tests.bench.rows import Budget, Row, median, not_measured, number, spread
 
 NAME = "probe_cost"
@@ -41,17 +41,15 @@ def rows(quick: bool) -> list[Row]:
         running_load() as load,
         contextlib.ExitStack() as stack,
     ):
-        absent: list[Row] = []
+        tracers_of = _tracers(load.pid)
+        libraries = {name: Path(folder, f"lib{index}.copy") for index, name in enumerate(tracers_of)}
+        numbers = {name: _copy(load, library) for name, library in libraries.items()}
+        why_not = stack.enter_context(
+            at_once({name: begin(libraries[name]) for name, begin in tracers_of.items()})
+        )
         variants = [Variant("bare", _copy(load, Path(folder, "bare.copy"))), Variant("otelgpu", 0)]
-        for index, (name, open_tracer) in enumerate(_tracers(load.pid).items()):
-            library = Path(folder, f"lib{index}.copy")
-            variant = Variant(name, _copy(load, library))
-            try:
-                stack.enter_context(open_tracer(library))
-            except BenchError as error:
-                absent.append(not_measured(NAME, name, "ns/call", str(error).splitlines()[0]))
-            else:
-                variants.append(variant)
+        variants += [Variant(name, number) for name, number in numbers.items() if name not in why_not]
+        absent = [not_measured(NAME, name, "ns/call", why) for name, why in why_not.items()]
         stack.enter_context(attached(load.pid))
         times: dict[str, list[float]] = {variant.name: [] for variant in variants}
         for _ in range(rounds):

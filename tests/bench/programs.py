@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,26 @@ def attached(pid: int, *options: str) -> contextlib.AbstractContextManager[subpr
     """``otelgpu attach -p pid``, up and running. Its spans go to /dev/null."""
     command = otelgpu("attach", "-p", str(pid), "--quiet", "--export", "file:/dev/null", *options)
     return observer(command, "observing")
+
+
+@contextlib.contextmanager
+def at_once(
+    observers: Mapping[str, contextlib.AbstractContextManager[object]],
+) -> Iterator[dict[str, str]]:
+    """Several of them, begun and ended side by side, as each compiles and settles: name → why it is not up."""
+    with ThreadPoolExecutor(len(observers)) as pool:
+        entering = {name: pool.submit(each.__enter__) for name, each in observers.items()}
+        try:
+            absent: dict[str, str] = {}
+            for name, entered in entering.items():
+                try:
+                    entered.result()
+                except (BenchError, OSError) as error:
+                    absent[name] = str(error).splitlines()[0]
+            yield absent
+        finally:
+            up = [name for name, entered in entering.items() if entered.exception() is None]
+            list(pool.map(lambda name: observers[name].__exit__(None, None, None), up))
 
 
 def cpu_seconds(pid: int) -> float:
