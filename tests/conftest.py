@@ -12,8 +12,10 @@ from hypothesis import settings
 from tests.rig.isolation import isolate_worker
 
 # How long an example takes says nothing on a machine that does other things as well. In CI the examples are the
-# same each time: a change is judged by what it changed. Elsewhere they are drawn anew, and find what nobody thought of.
-settings.register_profile("otelgpu", deadline=None, derandomize="CI" in os.environ)
+# same each time, and half as many: a change is judged by what it changed. Elsewhere they are drawn anew, and find what
+# nobody thought of.
+IN_CI = "CI" in os.environ
+settings.register_profile("otelgpu", deadline=None, derandomize=IN_CI, max_examples=50 if IN_CI else 100)
 # Before every commit, a fifth of the examples (make check); make test tries all of them.
 settings.register_profile("quick", parent=settings.get_profile("otelgpu"), max_examples=20)
 settings.load_profile("otelgpu")

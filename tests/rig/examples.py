@@ -1,7 +1,7 @@
 """How many examples a property test tries: as many as it asks for, or the profile's share of that.
 
 In: a number. Out: Hypothesis' settings. The profiles are in ``tests/conftest.py``; ``make check`` takes the quick one,
-``make test`` all that is asked for.
+``make test`` all that is asked for, in CI half.
 """
 
 from __future__ import annotations
