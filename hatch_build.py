@@ -20,6 +20,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -152,9 +153,13 @@ def build(root: Path, *, force: bool = False) -> list[Path]:
         _require(compiler, flags)
         (root / OBJECTS).mkdir(parents=True, exist_ok=True)
         (root / STAMPS).mkdir(parents=True, exist_ok=True)
-    for each in stale:
+
+    def compile_one(each: BpfObject) -> None:
         print(f"  BPF      {each.path}", flush=True)
         _compile(root, each, flags, compiler)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(compile_one, stale))
     for path in (root / OBJECTS).glob("*.bpf.o"):
         if path.relative_to(root) not in [each.path for each in wanted]:
             print(f"  REMOVE   {path.relative_to(root)}", flush=True)
