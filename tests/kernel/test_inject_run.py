@@ -67,11 +67,14 @@ def unprivileged(request: pytest.FixtureRequest) -> tuple[str, ...]:
     return prefix
 
 
-@pytest.mark.parametrize("families", ["cuda", "cuda,http"])
-@pytest.mark.parametrize("kind", PROGRAM_KINDS)
+@pytest.mark.parametrize(
+    ("kind", "families"),
+    [*((kind, "cuda") for kind in PROGRAM_KINDS), ("shared", "cuda,http"), ("fork_exec", "cuda,http")],
+)
 def test_every_call_and_every_kernel_s_name_is_exported(
     kind: ProgramKind, families: str, tmp_path: Path
 ) -> None:
+    """Probes beside the library are no matter to what the library records, however the runtime is linked."""
     traces = tmp_path / "traces.jsonl"
     reported = run_program(
         kind,

@@ -7,6 +7,7 @@ the real one does, so that a call recorded twice, or at the wrong level, shows.
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -99,15 +100,33 @@ def test_run_sees_every_call_and_names_every_kernel(kind: ProgramKind, tmp_path:
             assert kernels_of(spans, said.pid) == named(said)
 
 
+@pytest.fixture(scope="module")
+def attached(tmp_path_factory: pytest.TempPathFactory) -> dict[ProgramKind, tuple[ProgramTruth, list[Span]]]:
+    """What programs did that ran already, and what was seen: a session for those that are held, one for the others."""
+    found: dict[ProgramKind, tuple[ProgramTruth, list[Span]]] = {}
+    for held in ((), ("--hold-on-load",)):
+        folder = tmp_path_factory.mktemp("attached")
+        kinds = [kind for kind in ATTACHABLE if hold(kind) == held]
+        with ExitStack() as stack:
+            programs = [
+                stack.enter_context(start_program(kind, *options(kind), ledger=folder / f"{kind}.jsonl"))
+                for kind in kinds
+            ]
+            pids = [f"-p{program.pid}" for program in programs]
+            stack.enter_context(
+                Session("attach", *held, "--detail=all", *pids, traces=folder / "traces.jsonl")
+            )
+            reported = [program.finish() for program in programs]
+        spans = read_spans(folder / "traces.jsonl")
+        found |= {kind: (said, spans) for kind, (said,) in zip(kinds, reported, strict=True)}
+    return found
+
+
 @pytest.mark.parametrize("kind", ATTACHABLE)
-def test_attach_sees_every_call_of_a_program_that_already_runs(kind: ProgramKind, tmp_path: Path) -> None:
-    traces = tmp_path / "traces.jsonl"
-    with (
-        start_program(kind, *options(kind), ledger=tmp_path / "ledger.jsonl") as program,
-        Session("attach", *hold(kind), "--detail=all", f"-p{program.pid}", traces=traces),
-    ):
-        (said,) = program.finish()
-    spans = read_spans(traces)
+def test_attach_sees_every_call_of_a_program_that_already_runs(
+    kind: ProgramKind, attached: dict[ProgramKind, tuple[ProgramTruth, list[Span]]]
+) -> None:
+    said, spans = attached[kind]
     assert calls_of(spans, said.pid) == expected(kind, said)
     if kind != "ctypes":
         assert kernels_of(spans, said.pid) == named(said)
