@@ -12,17 +12,18 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from examples.llm_server.client import Load, run
+from examples.llm_server.client import Load, Outcome, run
 from tests.kernel.observing import OTELGPU, Session, Span, read_spans, requests
 from tests.rig import ROOT, start_llm_server
 from tests.rig.socket_server import BODY, PAIRS
 
 GIBIBYTE = 1 << 30
+COMPLETIONS = [(api, stream) for api in ("chat", "text") for stream in (True, False)]
 
 
 @pytest.fixture(scope="module")
@@ -293,47 +294,66 @@ def test_a_slow_client_does_not_stretch_other_requests(session: Session, ports: 
 # -- The example server --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("api", ["chat", "text"])
-@pytest.mark.parametrize("stream", [True, False])
-def test_completions_report_model_tokens_and_reason(tmp_path: Path, api: str, stream: bool) -> None:
-    traces = tmp_path / "traces.jsonl"
+@dataclass(frozen=True, kw_only=True)
+class Completed:
+    """What clients got of each load, by API and whether it is streamed; and the spans of all, of one session."""
+
+    outcomes: dict[tuple[str, bool], list[Outcome]]
+    truth: set[str]
+    spans: list[Span]
+
+
+@pytest.fixture(scope="module")
+def completed(tmp_path_factory: pytest.TempPathFactory) -> Completed:
+    traces = tmp_path_factory.mktemp("completions") / "traces.jsonl"
+    outcomes = {}
     with start_llm_server(prefix=(OTELGPU, "run", f"--export=file:{traces}", "--")) as server:
-        load = Load(
-            url=server.url,
-            requests=20,
-            concurrency=2,  # over kept-alive connections
-            stream=stream,
-            max_tokens=5,
-            api=api,
-            model="example-7b",
-            prompt="Hello, observer.",
-            traceparent=True,
-        )
-        outcomes = run(load)
-        run(replace(load, requests=2, model="broken", traceparent=False))
-        truth = {line["id"]: line for line in server.truth(20) if line["model"] == "example-7b"}
-    spans = {
-        span["attributes"]["gen_ai.response.id"]: span
-        for span in requests(read_spans(traces))
-        if "gen_ai.response.id" in span["attributes"]
-    }
-    assert spans.keys() == truth.keys() == {outcome.id for outcome in outcomes}
+        for api, stream in COMPLETIONS:
+            load = Load(
+                url=server.url,
+                requests=20,
+                concurrency=2,  # over kept-alive connections
+                stream=stream,
+                max_tokens=5,
+                api=api,
+                model="example-7b",
+                prompt="Hello, observer.",
+                traceparent=True,
+            )
+            outcomes[api, stream] = run(load)
+            run(replace(load, requests=2, model="broken", traceparent=False))
+        lines = server.truth(20 * len(COMPLETIONS))
+        truth = {line["id"] for line in lines if line["model"] == "example-7b"}
+    return Completed(outcomes=outcomes, truth=truth, spans=requests(read_spans(traces)))
+
+
+@pytest.mark.parametrize(("api", "stream"), COMPLETIONS)
+def test_completions_report_model_tokens_and_reason(completed: Completed, api: str, stream: bool) -> None:
     operation = "chat" if api == "chat" else "text_completion"
+    mine = [
+        (span, span["attributes"])
+        for span in completed.spans
+        if span["attributes"].get("gen_ai.operation.name") == operation
+        and span["attributes"]["gen_ai.request.stream"] == stream
+    ]
+    spans = {
+        reported["gen_ai.response.id"]: span for span, reported in mine if "gen_ai.response.id" in reported
+    }
+    outcomes = completed.outcomes[api, stream]
+    assert len(outcomes) == 20
+    assert spans.keys() == {outcome.id for outcome in outcomes} <= completed.truth
     for outcome in outcomes:
         span = spans[outcome.id]
         reported = span["attributes"]
         assert span["name"] == f"{operation} example-7b"
         assert span["traceId"] == outcome.trace_id
         assert span["parentSpanId"]
-        assert reported["gen_ai.operation.name"] == operation
         assert reported["gen_ai.request.model"] == reported["gen_ai.response.model"] == "example-7b"
         assert reported["gen_ai.usage.output_tokens"] == 5
         assert reported["gen_ai.usage.input_tokens"] > 0
         assert reported["gen_ai.response.finish_reasons"] == ("length",)
         assert reported["http.response.status_code"] == 200
         assert ("gen_ai.latency.time_to_first_token" in reported) == stream
-    failed = [
-        s for s in requests(read_spans(traces)) if s["attributes"].get("gen_ai.request.model") == "broken"
-    ]
-    assert [s["attributes"]["http.response.status_code"] for s in failed] == [500, 500]
-    assert {s["status"]["code"] for s in failed} == {2}
+    failed = [(span, reported) for span, reported in mine if reported["gen_ai.request.model"] == "broken"]
+    assert [reported["http.response.status_code"] for _, reported in failed] == [500, 500]
+    assert {span["status"]["code"] for span, _ in failed} == {2}
