@@ -40,6 +40,8 @@ from tests.contract.otlp_servers import Server, grpc_server, http_server
 from tests.rig.ports import free_port
 from tests.unit.export.profile_builders import samples
 
+pytestmark = pytest.mark.long
+
 FILES: Final = config_files()
 BACKENDS: Final = [file for file in FILES if file.startswith("backends/")]
 SPAN: Final = "chat llama"

@@ -30,6 +30,8 @@ from tests.rig.injection.repeated import (
 )
 from tests.rig.spans import read_spans
 
+pytestmark = pytest.mark.long
+
 SIZES = ("grid.x", "grid.y", "grid.z", "block.x", "block.y", "block.z")
 """Of the fake libcupti's launches."""
 FAKE_GPU = {"FAKE_CUDART_DRIVER": "libcuda.so.1", "FAKE_CUDART_KERNEL_US": "300"}

@@ -33,6 +33,8 @@ from otelgpu.symbols.cpython.image import FREE_THREADED, STRIPPED, UNKNOWN_VERSI
 from tests.rig.pythons import Python, TruthFrame, pythons
 from tests.unit.elf.elf_builders import compile_c
 
+pytestmark = pytest.mark.long
+
 SETTINGS = ProfileSettings(kinds=frozenset((ProfileKind.CPU,)), frequency_hz=199)
 STACKS = ("through_c", "generators", "coroutines", "threads", "ünïcödé_日本")
 LEAST_SAMPLES = 3

@@ -9,7 +9,8 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -112,14 +113,47 @@ def of_client(client: CudaClient, reported: list[dict[str, Any]]) -> list[dict[s
     return [each for each in reported if each["resource"].get("process.pid") == client.pid]
 
 
-def test_health_and_metrics_of_a_working_agent(tmp_path: Path) -> None:
-    with agent(tmp_path) as observer, observer.client(calls=CALLS, linger_ms=500) as client:
-        assert observer.get("/healthz") == (200, "ok")
-        assert observer.get("/readyz") == (200, "ok")
-        made = sum(probed(client.finish().calls).values())
-        time.sleep(1.1)  # what was scraped may be a second old
-        samples = observer.scrape()
-    assert records(samples) >= made >= CALLS
+@dataclass(frozen=True, kw_only=True)
+class Worked:
+    """An agent that observed one client and was ended. ``samples``, ``answers``: while the client was there.
+
+    ``made``: the client's calls; ``is_forgotten``: nothing was reported of it some time after its end.
+    """
+
+    folder: Path
+    answers: list[tuple[int, str]]
+    made: int
+    samples: Samples
+    is_forgotten: bool
+    lines: list[str]
+
+
+@pytest.fixture(scope="module")
+def worked(tmp_path_factory: pytest.TempPathFactory) -> Worked:
+    folder = tmp_path_factory.mktemp("worked")
+    with agent(folder, metric_interval_ms=100) as observer:
+        with observer.client(calls=CALLS, linger_ms=500) as client:
+            answers = [observer.get("/healthz"), observer.get("/readyz")]
+            made = sum(probed(client.finish().calls).values())
+            time.sleep(1.1)  # what was scraped may be a second old
+            samples = observer.scrape()
+        with suppress(AssertionError):
+            wait_until(lambda: not observer.libraries_of(client.pid), "its libraries are forgotten")
+        is_forgotten = not observer.libraries_of(client.pid)
+    return Worked(
+        folder=folder,
+        answers=answers,
+        made=made,
+        samples=samples,
+        is_forgotten=is_forgotten,
+        lines=observer.lines,
+    )
+
+
+def test_health_and_metrics_of_a_working_agent(worked: Worked) -> None:
+    assert worked.answers == [(200, "ok"), (200, "ok")]
+    samples = worked.samples
+    assert records(samples) >= worked.made >= CALLS
     assert 0 < total(samples, "otelgpu_ring_high_water_bytes", otelgpu_family="cuda") <= 8 << 20
     assert total(samples, "otelgpu_ring_limit_bytes", otelgpu_family="cuda") == 8 << 20
     assert total(samples, "otelgpu_tracked", otelgpu_tracked_type="process") >= 1
@@ -127,22 +161,26 @@ def test_health_and_metrics_of_a_working_agent(tmp_path: Path) -> None:
     assert total(samples, "otelgpu_drain_duration_seconds_count") > 0
 
 
-def test_a_process_that_has_ended_is_reported_no_more(tmp_path: Path) -> None:
-    with agent(tmp_path) as observer:
-        with observer.client(calls=23) as client:
-            client.finish()
-        wait_until(lambda: not observer.libraries_of(client.pid), "its libraries are forgotten")
+def test_a_process_that_has_ended_is_reported_no_more(worked: Worked) -> None:
+    assert worked.is_forgotten
 
 
-def test_the_same_is_exported_with_everything_else(tmp_path: Path) -> None:
-    with agent(tmp_path) as observer, observer.client(calls=23) as client:
-        client.finish()
-    metrics = read_metrics(tmp_path / "out.jsonl")
+def test_the_same_is_exported_with_everything_else(worked: Worked) -> None:
+    metrics = read_metrics(worked.folder / "out.jsonl")
     own = {name for name, points in metrics.items() if points[0]["resource"]["service.name"] == "otelgpu"}
     assert {"otelgpu.records", "otelgpu.ring.high_water", "process.cpu.time", "process.uptime"} <= own
     exported = metrics["otel.sdk.exporter.span.exported"]
-    spans = len(read_spans(tmp_path / "out.jsonl"))
+    spans = len(read_spans(worked.folder / "out.jsonl"))
     assert [int(point["asInt"]) for point in exported] == [spans]
+
+
+def test_in_normal_operation_there_is_one_line(worked: Worked) -> None:
+    """In a second, with ten exports."""
+    (line,) = worked.lines
+    assert re.fullmatch(
+        r"otelgpu: observing every matching process; results go to \S+; Ctrl-C ends it",
+        line,
+    )
 
 
 def test_reloads_under_load_lose_no_record_and_detach_nothing(tmp_path: Path) -> None:
@@ -249,16 +287,3 @@ def test_a_destination_that_is_down_is_reported_once(tmp_path: Path, form: str) 
     assert len(lines) == 3, lines  # the start, traces, metrics
     if form == "json":
         assert {json.loads(line)["level"] for line in lines} == {"info", "warning"}
-
-
-def test_in_normal_operation_there_is_one_line(tmp_path: Path) -> None:
-    with agent(tmp_path, metric_interval_ms=100) as observer:
-        with observer.client(calls=23) as client:
-            client.finish()
-        time.sleep(1)
-        assert len(observer.lines) == 1
-        assert re.fullmatch(
-            r"otelgpu: observing every matching process; results go to \S+; Ctrl-C ends it",
-            observer.lines[0],
-        )
-    assert len(observer.lines) == 1
