@@ -1,6 +1,6 @@
 """Three processes in two control groups write to a disk of the guest's, and it is written back: what is said of each.
 
-Prints JSON: of the first process of each group, its ``Surroundings``. Writes below the folder that it is given.
+In: a folder on that disk. Prints JSON: of the first process of each group, its ``Surroundings``.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ class Writer:
         os.read(self._done, 1)
 
     def end(self) -> None:
+        """It is looked at as ``diagnose`` looks at the program that it started: ended, and not waited for."""
         os.write(self._begin, b".")
-        os.waitpid(self.pid, 0)
+        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
 
 
 def main(folder: Path) -> None:
@@ -60,12 +61,12 @@ def main(folder: Path) -> None:
     for each in writers:
         each.write()
     os.sync()
+    for each in writers:
+        each.end()
     found = [
         between(reading, read(each.pid), frozenset((each.pid,)), pid=each.pid)
         for reading, each in zip(before, writers, strict=False)
     ]
-    for each in writers:
-        each.end()
     print(json.dumps(msgspec.to_builtins(found)))
 
 
