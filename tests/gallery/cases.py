@@ -31,7 +31,6 @@ CASES: Final[Mapping[str, Case]] = {
     "synchronous_write": Case(
         cause="file_write",
         says=("60.0 MB to checkpoint.bin", "every 5th of 40 steps", "vfs_write", "synchronous_write"),
-        live=True,
     ),
     "write_without_pauses": Case(
         cause="file_write", says=("60.0 MB to checkpoint.bin", "write_without_pauses")

@@ -22,7 +22,8 @@ from tests.rig.priority import FIRST
 pytestmark = [pytest.mark.long, pytest.mark.alone(reason="who waits for a CPU stands still indeed")]
 
 LIVE = [name for name, case in CASES.items() if case.live]
-"""One for each thing that the kernel has to report; of all others recordings are judged, in tests/unit/diagnose."""
+"""One for each thing that the kernel has to report; for a write in Python it is the example below. Of all others
+recordings are judged, in tests/unit/diagnose."""
 
 
 @pytest.mark.parametrize("name", LIVE)
