@@ -585,8 +585,8 @@ class LiveSource:
         return [*self._counted(), *self._settings.resource_detector.losses(), *self._reports.take(lost)]
 
     def close(self) -> None:
-        """Detach everything; idempotent. What fails keeps nothing else from being closed."""
-        attached = [self._placer, *self._loaded.values()]  # together: each time two processes are made
+        """Detach everything, in two processes for all; idempotent. What fails keeps nothing else from being closed."""
+        attached: list[ProbePlacer | LoadedFamily] = [self._placer, *self._loaded.values()]
         closers: list[Callable[[], None]] = [
             *(self.stop_holding, self._watchers.close),
             lambda: detach_all(chain.from_iterable(each.take_links() for each in attached)),
