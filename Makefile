@@ -155,7 +155,7 @@ cluster: ## Build the one-node Kubernetes of tests/cluster (Go, Debian; 35 minut
 .PHONY: test-cluster
 test-cluster: bpf ## deploy/ and kubectl otelgpu on a real node (root; after make cluster, make image)
 	$(call step,tests on a node of Kubernetes)
-	@$(call pytest,$(AS_ROOT),tests/cluster)
+	@$(call pytest,$(AS_ROOT),tests/cluster,-n 2)
 
 .PHONY: backends
 backends: ## Build what tests/backends and tests/deploy try: Collector, Jaeger, … (Go; fifteen minutes, then quick)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.cluster.node import (
     ApiServer,
@@ -15,6 +17,21 @@ from tests.cluster.node import (
     missing_cluster,
     wait_until,
 )
+
+
+class _Parts(LoadScopeScheduling):
+    """Modules before API servers are one part, those that share a node the other; of other folders each is its own."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        module = nodeid.partition("::")[0]
+        if "tests/cluster/" not in module:
+            return module
+        return "api" if "/test_api_" in module else "node"
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    """Two workers: while one waits for pods, the other asks API servers."""
+    return _Parts(config, log)
 
 
 @pytest.fixture(scope="package")
@@ -33,7 +50,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def api_server() -> Iterator[ApiServer]:
-    """Its module comes first by its name, so that it has ended before a node is started."""
+    """For one module."""
     if missing := missing_api_server():
         pytest.skip(missing)
     started = ApiServer()
