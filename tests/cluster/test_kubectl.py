@@ -82,6 +82,23 @@ def test_a_pod_of_another_namespace_is_profiled_by_a_user_with_the_documented_ro
     assert took < 5 + 30
 
 
+def test_who_is_killed_has_begun_a_job(cluster: Cluster, plugin: Plugin) -> None:
+    """Ten at moments of their own, five at once. What they leave goes while the tests below run."""
+    abandon = ("profile", *TARGET[:-1], ABANDONED, "-d", "3", "--ttl", "2")
+    for group in range(2):
+        begun = time.monotonic()
+        moments = sorted(random.uniform(0.3, 9) for _ in range(5))
+        with contextlib.ExitStack() as stack:
+            running = [
+                stack.enter_context(plugin.start(*abandon, "-o", f"{group}-{number}.html"))
+                for number in range(len(moments))
+            ]
+            for moment, process in zip(moments, running, strict=True):
+                time.sleep(max(begun + moment - time.monotonic(), 0))
+                process.kill()
+    assert cluster.items("jobs", "-n", ABANDONED), "none came as far as a Job"
+
+
 def test_requests_of_a_service_that_never_knew_are_traced(cluster: Cluster, plugin: Plugin) -> None:
     done = plugin.run("trace", *TARGET, "-d", "5", "-o", "trace.html", "-o", "trace.jsonl")
     assert done.returncode == 0, done.stderr
@@ -192,23 +209,6 @@ def test_an_environment_is_deployed_worked_in_and_deleted(cluster: Cluster, plug
     assert "text_completion m" in traced.stdout and "cudaLaunchKernel" in traced.stdout, traced.stderr
     assert plugin.run("delete", "-n", JOBS, name).returncode == 0
     assert plugin.run(*within, "ps").returncode == 1
-
-
-def test_who_is_killed_has_begun_a_job(cluster: Cluster, plugin: Plugin) -> None:
-    """Ten at moments of their own, five at once. What they leave goes while the tests below run."""
-    abandon = ("profile", *TARGET[:-1], ABANDONED, "-d", "3", "--ttl", "2")
-    for group in range(2):
-        begun = time.monotonic()
-        moments = sorted(random.uniform(0.3, 9) for _ in range(5))
-        with contextlib.ExitStack() as stack:
-            running = [
-                stack.enter_context(plugin.start(*abandon, "-o", f"{group}-{number}.html"))
-                for number in range(len(moments))
-            ]
-            for moment, process in zip(moments, running, strict=True):
-                time.sleep(max(begun + moment - time.monotonic(), 0))
-                process.kill()
-    assert cluster.items("jobs", "-n", ABANDONED), "none came as far as a Job"
 
 
 @pytest.mark.parametrize(
