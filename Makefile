@@ -153,7 +153,7 @@ cluster: ## Build the one-node Kubernetes of tests/cluster (Go, Debian; 35 minut
 	@tools/cluster.sh
 
 .PHONY: test-cluster
-test-cluster: bpf ## deploy/ and kubectl otelgpu on a real node (root; after make cluster, make image)
+test-cluster: bpf fakes ## deploy/ and kubectl otelgpu on a real node (root; after make cluster, make image)
 	$(call step,tests on a node of Kubernetes)
 	@$(call pytest,$(AS_ROOT),tests/cluster,-n 2)
 
