@@ -64,8 +64,13 @@ class ForkedChild:
         os.kill(self._pid, number)
 
     def _ended(self, status: int) -> Ended:
-        with os.fdopen(self._read, "rb") as pipe:
-            return Ended(os.waitstatus_to_exitcode(status), pipe.read(MOST_BYTES))
+        os.set_blocking(self._read, False)  # a child of its own may hold the other end
+        try:
+            returned = os.read(self._read, MOST_BYTES)
+        except BlockingIOError:
+            returned = b""
+        os.close(self._read)
+        return Ended(os.waitstatus_to_exitcode(status), returned)
 
 
 def _run(work: Callable[[], bytes], write: int, parent: int) -> None:

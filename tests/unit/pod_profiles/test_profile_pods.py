@@ -70,7 +70,7 @@ def test_the_child_of_who_has_ended_is_killed() -> None:
     assert os.read(read, 1) == b"!"
     first.signal(signal.SIGKILL)
     first.wait(30)
-    assert select.select([read], [], [], 30)[0] and os.read(read, 1) == b""  # who holds its other end is gone
+    assert select.select([read], [], [], 10)[0] and os.read(read, 1) == b""  # who holds its other end is gone
     os.close(read)
 
 
