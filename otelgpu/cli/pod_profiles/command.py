@@ -52,6 +52,7 @@ class PodProfiles:
         self.requests = Requests(limits, self._file.read())
         self._taking: ForkedChild | None = None
         self._deadline_s = math.inf
+        self._asked_to_end = False
         self._reporting: ForkedChild | None = None
         self._next_report_s = 0.0
         self._waiting: list[Outcome] = []
@@ -73,7 +74,7 @@ class PodProfiles:
     def close(self) -> None:
         """End what is under way, and report it."""
         if self._taking is not None:
-            self._taking.signal(signal.SIGTERM)
+            self._ask_to_end(self._taking)
             self._conclude(self._taking.wait(STOP_S), names.AGENT_ENDED)
         self._file.write(self.requests.kept)
         self._next_report_s = 0.0
@@ -86,7 +87,7 @@ class PodProfiles:
 
     def _begin(self, switch: PodSwitch, seconds: float) -> None:
         self._file.write(self.requests.kept)  # before anything can go wrong
-        self._deadline_s = seconds + PATIENCE_S
+        self._deadline_s, self._asked_to_end = seconds + PATIENCE_S, False
 
         def take() -> bytes:
             from otelgpu.cli.pod_profiles import taking  # all that a profile needs: this program stays small
@@ -111,8 +112,14 @@ class PodProfiles:
         elif self._taking.age_s > self._deadline_s:
             self._taking.signal(signal.SIGKILL)
         elif self.requests.is_withdrawn:
-            self._taking.signal(signal.SIGTERM)
-            self._deadline_s = min(self._deadline_s, self._taking.age_s + PATIENCE_S)
+            self._ask_to_end(self._taking)
+
+    def _ask_to_end(self, taking: ForkedChild) -> None:
+        """Once: asked a second time, a profile is abandoned."""
+        if not self._asked_to_end:
+            self._asked_to_end = True
+            self._deadline_s = min(self._deadline_s, taking.age_s + PATIENCE_S)
+            taking.signal(signal.SIGTERM)
 
     def _conclude(self, ended: Ended, reason: str) -> None:
         self._taking = None

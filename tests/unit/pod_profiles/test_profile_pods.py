@@ -17,7 +17,7 @@ from otelgpu.cli.pod_profiles.command import PodProfiles
 from otelgpu.cli.pod_profiles.kept_file import NAME, KeptFile
 from otelgpu.cli.pod_profiles.outcomes import Result
 from otelgpu.cli.pod_profiles.requests import Kept, Limits
-from otelgpu.cli.pod_profiles.taking import file_name, make_room, processes_of_pod
+from otelgpu.cli.pod_profiles.taking import Order, file_name, make_room, processes_of_pod
 from otelgpu.errors import OtelgpuError
 from otelgpu.families.switches import names
 from otelgpu.model.switches import PodSwitch, SwitchesRead
@@ -124,6 +124,25 @@ def test_a_pod_without_processes_has_no_profile() -> None:
         processes_of_pod("00000000-0000-0000-0000-000000000000")
 
 
+def _take(order: Order) -> bytes:
+    """As many seconds as are asked for, so it goes."""
+    if order.seconds == 13:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if order.seconds == 7:
+        return msgspec.json.encode(Result(error="refused"))
+    if order.seconds == 60:
+        time.sleep(60)
+    if order.seconds == 59:
+        asked_to_end: list[int] = []
+        signal.signal(signal.SIGTERM, lambda number, frame: asked_to_end.append(number))
+        (order.folder / "ready").touch()
+        while not asked_to_end:
+            time.sleep(0.01)
+        time.sleep(0.3)
+        return msgspec.json.encode(Result(samples=len(asked_to_end)))
+    return msgspec.json.encode(Result(samples=42, file="f"))
+
+
 class Played:
     """Children that do what a test has them do, in the place of profiles and reports."""
 
@@ -131,22 +150,12 @@ class Played:
         self.said: list[str] = []
         self.folder = folder
         monkeypatch.setattr(command, "say", self.said.append)
-        monkeypatch.setattr("otelgpu.cli.pod_profiles.taking.take", lambda order: self._take(order.seconds))
+        monkeypatch.setattr("otelgpu.cli.pod_profiles.taking.take", _take)
         monkeypatch.setattr("otelgpu.cli.pod_profiles.reporting.report", self._report)
         self.profiles = self.new()
 
     def new(self) -> PodProfiles:
         return PodProfiles(self.folder, Limits(pause_s=0), most_files=2, config_file=None)
-
-    @staticmethod
-    def _take(seconds: float) -> bytes:
-        if seconds == 13:
-            os.kill(os.getpid(), signal.SIGKILL)
-        if seconds == 7:
-            return msgspec.json.encode(Result(error="refused"))
-        if seconds == 60:
-            time.sleep(60)
-        return msgspec.json.encode(Result(samples=42, file="f"))
 
     def _report(self, outcomes: tuple[object, ...], config_file: Path | None) -> bytes:
         with open(self.folder / "reported", "a") as file:
@@ -189,6 +198,17 @@ def test_one_that_is_withdrawn_is_ended(played: Played) -> None:
     played.read(asked("60s"))
     played.read()
     played.until(f"ended: {names.WITHDRAWN}")
+    played.profiles.close()
+
+
+def test_one_that_is_to_end_is_asked_once_so_that_it_writes_what_it_has(played: Played) -> None:
+    played.read(asked("59s"))
+    until_s = time.monotonic() + 30
+    while not (played.folder / "ready").exists():
+        assert time.monotonic() < until_s
+        time.sleep(0.01)
+    played.read()
+    played.until(f"ended: {names.WITHDRAWN}: 1 samples")
     played.profiles.close()
 
 
