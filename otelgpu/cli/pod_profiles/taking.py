@@ -36,6 +36,7 @@ LARGEST_FILE: Final = 8 << 20
 MOST_PROCESSES: Final = 512
 """Of a pod that are profiled from the beginning; their children are, too."""
 _ENDING: Final = ".pb.gz"
+_PARTIAL: Final = f".partial{_ENDING}"
 _NAME: Final = re.compile(r"[^a-z0-9.-]+", re.ASCII)
 
 
@@ -85,7 +86,9 @@ def file_name(switch: PodSwitch, unix_s: float) -> str:
 
 def make_room(folder: Path, most: int) -> None:
     """Remove the oldest profiles, until there is room for one more."""
-    found = sorted(path for path in folder.glob(f"*{_ENDING}") if path.is_file() and not path.is_symlink())
+    found = sorted(
+        path for path in folder.glob(f"[0-9]*{_ENDING}") if path.is_file() and not path.is_symlink()
+    )
     for path in found[: max(len(found) + 1 - most, 0)]:
         with suppress(OSError):
             path.unlink()
@@ -103,8 +106,10 @@ def _take(order: Order) -> Result:
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (LARGEST_FILE, hard))  # who writes more has an error
     path = order.folder / file_name(order.switch, datetime.now(UTC).timestamp())
-    with Outputs((path,)) as outputs:
+    partial = order.folder / _PARTIAL  # of who is killed it stays, and the next one takes its place
+    with Outputs((partial,)) as outputs:
         samples = _profile(config, order.seconds, pids, outputs)
+    os.replace(partial, path)
     return Result(samples=samples, file=os.fspath(path))
 
 

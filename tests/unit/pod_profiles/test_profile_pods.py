@@ -11,14 +11,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from otelgpu.cli.pod_profiles import command
+from otelgpu.cli.pod_profiles import command, taking
 from otelgpu.cli.pod_profiles.children import ForkedChild
 from otelgpu.cli.pod_profiles.command import PodProfiles
 from otelgpu.cli.pod_profiles.kept_file import NAME, KeptFile
 from otelgpu.cli.pod_profiles.outcomes import Result
 from otelgpu.cli.pod_profiles.requests import Kept, Limits
 from otelgpu.cli.pod_profiles.taking import Order, file_name, make_room, processes_of_pod
+from otelgpu.cli.profile import Finish, Request
 from otelgpu.errors import OtelgpuError
+from otelgpu.export.memory import MemoryExporter
 from otelgpu.families.switches import names
 from otelgpu.model.switches import PodSwitch, SwitchesRead
 
@@ -122,6 +124,48 @@ def test_a_pods_name_leads_nowhere() -> None:
 def test_a_pod_without_processes_has_no_profile() -> None:
     with pytest.raises(OtelgpuError, match="no process of the pod"):
         processes_of_pod("00000000-0000-0000-0000-000000000000")
+
+
+@pytest.mark.parametrize(("settings", "exported"), [("", ()), ("profiles: [cpu]\n", ("otlp",))])
+def test_a_profile_is_a_file_or_goes_to_where_the_agents_own_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str, exported: tuple[str, ...]
+) -> None:
+    """In a child: the size of its files is bounded for good."""
+    (tmp_path / "otelgpu.yaml").write_text(settings)
+
+    def profile(request: Request, pids: tuple[int, ...], finish: Finish) -> int:
+        assert (pids, request.seconds, request.config.export) == ((5,), 30.0, exported)
+        assert request.config.profiles == ("cpu", "python")
+        finish(request, MemoryExporter(), "")
+        return 0
+
+    monkeypatch.setattr(taking, "processes_of_pod", lambda uid: [5])
+    monkeypatch.setattr(taking, "profile_processes", profile)
+    order = Order(
+        switch=asked(),
+        seconds=30.0,
+        folder=tmp_path,
+        most_files=1,
+        config_file=tmp_path / "otelgpu.yaml",
+    )
+    ended = ForkedChild(lambda: taking.take(order)).wait(60)
+    result = msgspec.json.decode(ended.returned, type=Result)
+    assert (ended.code, result.error) == (0, "")
+    found = [str(each) for each in tmp_path.glob("*.pb.gz")]
+    assert found == ([result.file] if not exported else []) and bool(result.file) != bool(exported)
+
+
+def test_no_file_is_larger_than_its_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def profile(request: Request, pids: tuple[int, ...], finish: Finish) -> int:
+        finish(request, MemoryExporter(), "")
+        return 0
+
+    monkeypatch.setattr("otelgpu.render.format.rendered", lambda *_: b"x" * (taking.LARGEST_FILE + 1))
+    monkeypatch.setattr(taking, "processes_of_pod", lambda uid: [5])
+    monkeypatch.setattr(taking, "profile_processes", profile)
+    order = Order(switch=asked(), seconds=30.0, folder=tmp_path, most_files=1)
+    result = msgspec.json.decode(ForkedChild(lambda: taking.take(order)).wait(60).returned, type=Result)
+    assert "File too large" in result.error and not list(tmp_path.iterdir())
 
 
 def _take(order: Order) -> bytes:
