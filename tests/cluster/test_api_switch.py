@@ -115,3 +115,17 @@ def test_the_patch_is_taken_in_and_leaves_the_agent_without_a_token(server: ApiS
     assert {"name": "OTELGPU_SWITCH_FILE", "value": "/run/otelgpu/switches.json"} in agent["env"]
     assert len(agent["env"]) > 5
     assert spec["automountServiceAccountToken"] is False
+
+
+def test_the_patch_for_profiles_is_taken_in_and_what_takes_them_has_no_token(server: ApiServer) -> None:
+    for patch in ("switch", "switch-profiles"):
+        file = str(DEPLOY / f"kubernetes/patches/{patch}.yaml")
+        found = server.kubectl(
+            "-n", "otelgpu", "patch", "daemonset", "otelgpu", "--patch-file", file, "-o", "json"
+        )
+    containers = {each["name"]: each for each in json.loads(found)["spec"]["template"]["spec"]["containers"]}
+    assert list(containers) == ["otelgpu", "watch-pods", "profile-pods"]
+    assert "--profiles" in containers["watch-pods"]["args"]
+    taker = containers["profile-pods"]
+    assert taker["securityContext"] == containers["otelgpu"]["securityContext"]
+    assert [each["name"] for each in taker["volumeMounts"]] == ["tracing", "run", "profiles"]

@@ -8,6 +8,7 @@ and the test where its node's agent is.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from tests.cluster.node import BUSYBOX, Cluster, simple_pod, wait_until
 from tests.cluster.test_deploy import AGENT, API_SERVER, BACKEND, COLLECTOR, logs, pod_of
 from tests.deploy.manifests import CHART, HelmError, missing_helm
 
+BUSY = "while :; do i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; usleep 20000; done"
+
 pytestmark = pytest.mark.skipif(missing_helm() is not None, reason=str(missing_helm()))
 
 
@@ -29,7 +32,12 @@ def installed(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Ite
     bound = ("otelgpu-collector", "otelgpu-watch-pods")
     cluster.kubectl("delete", "clusterrole,clusterrolebinding", *bound, "--ignore-not-found")
     cluster.namespace(NAMESPACE, "privileged")
-    switch = {"enabled": True, "env": API_SERVER, "apiServer": {"cidrs": ["10.97.0.1/32"], "ports": [26443]}}
+    switch = {
+        "enabled": True,
+        "env": API_SERVER,
+        "apiServer": {"cidrs": ["10.97.0.1/32"], "ports": [26443]},
+        "profiles": {"enabled": True},
+    }
     values = {"collector": {"env": API_SERVER}, "switch": switch}
     folder: Path = tmp_path_factory.mktemp("helm")
     (folder / "backend.yaml").write_text(yaml.safe_dump(BACKEND))
@@ -60,18 +68,30 @@ def test_an_annotation_of_a_pod_is_heard_of_and_what_became_of_it_is_an_event(
     cluster: Cluster, installed: Helm
 ) -> None:
     cluster.namespace("annotated")
-    pod = simple_pod("looked-at", BUSYBOX, ["sleep", "900"])
+    pod = simple_pod("looked-at", BUSYBOX, ["sh", "-c", BUSY])
     pod["metadata"] |= {"namespace": "annotated", "annotations": {"otelgpu.io/detail": "all 2m"}}
     cluster.apply(pod)
     cluster.wait_ready("looked-at", "annotated")
     uid = cluster.pod("looked-at", "annotated")["metadata"]["uid"]
     event = ("EventName: otelgpu.switch", f"k8s.pod.uid: Str({uid})", "otelgpu.switch.state: Str(began)")
+    cluster.kubectl("annotate", "pod", "looked-at", "-n", "annotated", "otelgpu.io/profile=2s")
     try:
         wait_until(
             lambda: all(each in logs(cluster, NAMESPACE, COLLECTOR, "collector") for each in event),
             "the event of the switch",
             60,
         )
+        ended = re.compile(r"a profile of 2 s ended: over: ([0-9]+) samples in (/[^ )]+\.pb\.gz)")
+        wait_until(
+            lambda: bool(ended.search(logs(cluster, NAMESPACE, COLLECTOR, "collector"))),
+            "the event of the profile",
+            60,
+        )
+        found = ended.search(logs(cluster, NAMESPACE, COLLECTOR, "collector"))
+        assert found is not None and int(found[1]) > 0
+        agent = pod_of(cluster, NAMESPACE, AGENT)["metadata"]["name"]
+        inside = ("-n", NAMESPACE, "exec", agent, "-c", "profile-pods", "--")
+        assert int(cluster.kubectl(*inside, "stat", "-c", "%s", found[2])) > 100
     finally:
         cluster.kubectl("delete", "pod", "looked-at", "-n", "annotated")
 
