@@ -37,7 +37,7 @@ STOP_S: Final = 10.0
 """For a profile to end early, when this program ends."""
 REPORT_S: Final = 30.0
 REPORTS_EVERY_S: Final = 15.0
-"""What sends events is a program of a second of CPU: whoever asks again and again has them sent together."""
+"""What sends events takes a second of CPU: refusals of who asks again and again are sent together."""
 MOST_REFUSALS: Final = 20
 """That wait to be reported; the others are counted in the log."""
 _TURN_S: Final = 1.0
@@ -148,7 +148,8 @@ class PodProfiles:
             elif self._reporting.age_s > REPORT_S:
                 self._reporting.signal(signal.SIGKILL)
         now_s = time.monotonic()
-        if self._reporting is not None or not self._waiting or now_s < self._next_report_s:
+        may_wait = all(each.change.state == names.REFUSED for each in self._waiting)
+        if self._reporting is not None or (may_wait and now_s < self._next_report_s) or not self._waiting:
             return
         if self._withheld:
             _log.warning("%d more requests for profiles were refused", self._withheld)

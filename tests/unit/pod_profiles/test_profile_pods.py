@@ -206,6 +206,10 @@ class Played:
             file.write("!" * len(outcomes))
         return b""
 
+    def reports(self) -> int:
+        """Events so far."""
+        return len((self.folder / "reported").read_text())
+
     def read(self, *switches: PodSwitch) -> None:
         self.profiles.turn([SwitchesRead(switches=switches)])
 
@@ -270,6 +274,30 @@ def test_the_end_of_this_program_ends_what_it_does(played: Played) -> None:
     played.profiles.close()
     assert time.monotonic() - began_s < 30
     assert "ended: agent_ended" in played.said[-1]
+
+
+def test_refusals_wait_to_be_reported_together_and_profiles_do_not(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "REPORTS_EVERY_S", 1000.0)
+
+    def reported(count: int) -> None:
+        until_s = time.monotonic() + 30
+        while not (played.folder / "reported").exists() or played.reports() < count:
+            assert time.monotonic() < until_s
+            played.profiles.turn([])
+            time.sleep(0.02)
+
+    played.read(asked("junk"))
+    reported(1)
+    played.read(asked("more junk"))
+    for _ in range(20):
+        played.profiles.turn([])
+        time.sleep(0.02)
+    assert played.reports() == 1
+    played.read(asked("30s"))
+    reported(4)  # with it and its end
+    played.profiles.close()
 
 
 def test_refusals_without_end_are_not_all_reported(played: Played) -> None:
