@@ -50,6 +50,7 @@ class PodProfiles:
         self._folder, self._most_files, self._config_file = folder, most_files, config_file
         self._file = KeptFile(folder)
         self.requests = Requests(limits, self._file.read())
+        self._file.write(self.requests.kept)  # so that a folder which cannot be written to is found at once
         self._taking: ForkedChild | None = None
         self._deadline_s = math.inf
         self._asked_to_end = False
@@ -68,7 +69,7 @@ class PodProfiles:
                 if change.state == names.BEGAN:
                     self._begin(change.switch, change.seconds)
         self._look_after()
-        self._file.write(self.requests.kept)
+        self._keep()
         self._report()
 
     def close(self) -> None:
@@ -76,7 +77,7 @@ class PodProfiles:
         if self._taking is not None:
             self._ask_to_end(self._taking)
             self._conclude(self._taking.wait(STOP_S), names.AGENT_ENDED)
-        self._file.write(self.requests.kept)
+        self._keep()
         self._next_report_s = 0.0
         if self._reporting is not None:
             self._reporting.wait(STOP_S)
@@ -86,7 +87,7 @@ class PodProfiles:
             self._reporting.wait(STOP_S)
 
     def _begin(self, switch: PodSwitch, seconds: float) -> None:
-        self._file.write(self.requests.kept)  # before anything can go wrong
+        self._keep()  # before anything can go wrong
         self._deadline_s, self._asked_to_end = seconds + PATIENCE_S, False
 
         def take() -> bytes:
@@ -102,6 +103,12 @@ class PodProfiles:
             return taking.take(order)
 
         self._taking = ForkedChild(take)
+
+    def _keep(self) -> None:
+        try:
+            self._file.write(self.requests.kept)
+        except OtelgpuError as error:  # a full disk: whoever ended would have the agent's pod not ready
+            _log.warning("%s; what was decided is forgotten when this program ends", error)
 
     def _look_after(self) -> None:
         if self._taking is None:

@@ -36,10 +36,11 @@ class KeptFile:
             return Kept()
 
     def write(self, kept: Kept) -> None:
-        """Where it has changed. Raises :class:`OtelgpuError`."""
+        """Where it has changed since it was tried last. Raises :class:`OtelgpuError`."""
         content = msgspec.json.encode(kept)
         if content == self._written:
             return
+        self._written = content
         partial = self._path.with_name(f".{NAME}")
         try:
             with os.fdopen(open_output(partial, 0o600), "wb") as file:
@@ -47,4 +48,3 @@ class KeptFile:
             os.replace(partial, self._path)
         except OSError as error:
             raise OtelgpuError(f"cannot write {self._path}: {error.strerror}") from error
-        self._written = content

@@ -268,6 +268,18 @@ def test_one_that_was_being_taken_when_this_ended_is_not_begun_again(played: Pla
     played.profiles.close()
 
 
+def test_a_disk_that_is_full_ends_nothing_and_is_said_once_for_each_decision(
+    played: Played, caplog: pytest.LogCaptureFixture
+) -> None:
+    (played.folder / NAME).unlink()
+    (played.folder / NAME / "in the way").mkdir(parents=True)
+    played.read(asked("junk"))
+    for _ in range(5):
+        played.profiles.turn([])
+    played.profiles.close()
+    assert len(caplog.records) == 1 and "is forgotten when this program ends" in caplog.text
+
+
 def test_the_end_of_this_program_ends_what_it_does(played: Played) -> None:
     played.read(asked("60s"))
     began_s = time.monotonic()
