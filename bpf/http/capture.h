@@ -235,6 +235,12 @@ __noinline int move(struct connection *connection, struct data_chunk *chunk, __u
 	return 0;
 }
 
+/* Whether there is one. Global, so that the verifier proves it once and not for each of a message. */
+__noinline int read_vector(struct iovec *vector, __u64 at)
+{
+	return vector && read_user(vector, sizeof(*vector), (void *)at);
+}
+
 /* `bytes` moved at `count` iovecs, in their order. */
 __noinline int move_vectors(struct connection *connection, struct data_chunk *chunk, __u64 vectors,
 			    __u64 parts, __u64 bytes)
@@ -247,7 +253,7 @@ __noinline int move_vectors(struct connection *connection, struct data_chunk *ch
 
 		if (i >= parts || !bytes)
 			break;
-		if (!read_user(&vector, sizeof(vector), (void *)(vectors + i * sizeof(vector))))
+		if (!read_vector(&vector, vectors + i * sizeof(vector)))
 			break;
 		part = vector.bytes < bytes ? vector.bytes : bytes;
 		if (!part)
