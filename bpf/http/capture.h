@@ -104,9 +104,17 @@ static __noinline bool carries_events(struct connection *connection, __u8 direct
 	return connection->carries_events;
 }
 
-static __always_inline void plan_capture(struct capture_plan *plan, struct connection *connection,
-					 __u8 direction, __u64 from, __u64 bytes)
+/* Into the chunk. Global, so that what comes of each case need not be proven with all that follows. */
+__noinline int plan_capture(struct connection *connection, struct data_chunk *chunk, __u64 from,
+			    __u64 bytes)
 {
+	struct capture_plan *plan;
+	__u8 direction;
+
+	if (!connection || !chunk)
+		return 0;
+	plan = &chunk->plan;
+	direction = chunk->head.direction;
 	plan->bound = http_bulk_bytes;
 	plan->most = LARGE_BYTES;
 	plan->chunks = 1;
@@ -135,6 +143,7 @@ static __always_inline void plan_capture(struct capture_plan *plan, struct conne
 			plan->tail = LARGE_BYTES;
 		}
 	}
+	return 0;
 }
 
 /*
@@ -227,7 +236,7 @@ __noinline int move(struct connection *connection, struct data_chunk *chunk, __u
 		return 0;
 	offset = connection->offset[chunk->head.direction & 1];
 	connection->offset[chunk->head.direction & 1] = offset + bytes;
-	plan_capture(&chunk->plan, connection, chunk->head.direction, from, bytes);
+	plan_capture(connection, chunk, from, bytes);
 	if (connection->protocol != PROTOCOL_HTTP2 ||
 	    !find_frames(&connection->frames[chunk->head.direction & 1], from, bytes) ||
 	    !walk_frames(connection, chunk, from, bytes, chunk->plan.is_partial))
