@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * Family gloo: collectives of gloo, which PyTorch's processes without GPUs use, and three things that their threads do
- * around them: a wait for a batch of data, a backward pass, a wait for collectives. Of processes that never called gloo
+ * Family gloo: collectives of gloo, which PyTorch's processes without GPUs use, sends and receives (transfers.h), and three
+ * things that their threads do around them: a wait for a batch of data, a backward pass, a wait for collectives. Of processes that never called gloo
  * nothing is recorded: the functions of PyTorch are in those of GPUs too.
  */
 #include "gloo.h"
@@ -68,6 +68,8 @@ static __always_inline const struct spec *spec_of(__u32 api)
 	return spec;
 }
 
+#include "transfers.h"
+
 struct call {
 	struct open_call open;
 	__u64 start_ns;
@@ -79,6 +81,7 @@ struct call {
 	__s32 root;
 	__u8 tagged;
 	__u8 reserved[7];
+	struct transfer transfer; /* that it begins, or waits for */
 };
 
 /* Of one thread: the calls that it is inside of, and the wait for data that it is in. */
@@ -171,6 +174,7 @@ static __always_inline void emit_call(const struct call *call, __u32 api, __u64 
 	record->root = call->root;
 	record->api = (__u16)api;
 	record->tagged = call->tagged;
+	record->transfer = call->transfer.group != 0;
 	submit(record);
 }
 
@@ -184,6 +188,34 @@ static __always_inline void emit_stretch(__u16 of, __u64 start_ns, __u64 end_ns)
 	record->head.returned = 1;
 	record->of = of;
 	submit(record);
+}
+
+/* -- Sends and receives ----------------------------------------------------------------------- */
+
+static __always_inline void begin_transfer(struct call *call, struct pt_regs *regs,
+					   const struct spec *spec, __u32 api, __u32 tgid)
+{
+	struct transfer *transfer = &call->transfer;
+	bool any = spec->root == NO;
+
+	transfer->group = ARGUMENT_2(regs);
+	transfer->peer = any ? -1 : (__s32)ARGUMENT_4(regs);
+	transfer->api = (__u16)api;
+	read_transfer(transfer, tgid, spec->shape == SHAPE_SEND, any || ARGUMENT_5(regs) != 0);
+}
+
+/* When the wait for it has ended; where returns are not seen, when it began. */
+static __always_inline void emit_transfer(struct call *call, __u64 end_ns, bool returned)
+{
+	const struct transfer *transfer = &call->transfer;
+
+	call->context = transfer->group;
+	call->rank = transfer->rank;
+	call->ranks = transfer->ranks;
+	call->root = transfer->peer;
+	call->tag = transfer->number;
+	call->tagged = transfer->numbered;
+	emit_call(call, transfer->api, end_ns, returned);
 }
 
 /* -- Entry and return ------------------------------------------------------------------------- */
@@ -201,6 +233,17 @@ static __always_inline bool is_data_loader(struct pt_regs *regs)
 	return true;
 }
 
+static __always_inline bool begins_transfer(const struct spec *spec)
+{
+	return spec->shape == SHAPE_SEND || spec->shape == SHAPE_RECEIVE;
+}
+
+/* Whoever calls it is a process of gloo's. */
+static __always_inline bool calls_gloo(const struct spec *spec)
+{
+	return spec->shape == SHAPE_COLLECTIVE || begins_transfer(spec);
+}
+
 static __always_inline int enter(struct pt_regs *regs, bool session)
 {
 	__u64 cookie = bpf_get_attach_cookie(regs);
@@ -216,7 +259,12 @@ static __always_inline int enter(struct pt_regs *regs, bool session)
 	(void)session;
 	if (!spec || !in_scope(&who))
 		return RETURN_IGNORED;
-	if (spec->shape != SHAPE_COLLECTIVE) {
+	if (spec->shape == SHAPE_GROUP) {
+		group_made(who.tgid, ARGUMENT_1(regs), (__s32)ARGUMENT_3(regs),
+			   (__s32)ARGUMENT_4(regs));
+		return RETURN_IGNORED;
+	}
+	if (!calls_gloo(spec)) {
 		if (!returns || !bpf_map_lookup_elem(&processes, &who.tgid))
 			return RETURN_IGNORED;
 		if (spec->shape == SHAPE_RECORDED && !is_data_loader(regs))
@@ -232,13 +280,20 @@ static __always_inline int enter(struct pt_regs *regs, bool session)
 	call = open_call(calls, regs, api, returns);
 	if (!call)
 		return RETURN_IGNORED;
-	call->context = call->bytes = call->tag = call->tagged = 0;
+	call->context = call->bytes = call->tag = call->tagged = call->transfer.group = 0;
 	if (spec->shape == SHAPE_COLLECTIVE)
 		read_options(call, ARGUMENT_1(regs), api);
+	else if (begins_transfer(spec))
+		begin_transfer(call, regs, spec, api, who.tgid);
+	else if (spec->shape == SHAPE_TRANSFER_WAIT)
+		transfer_of(who.tgid, ARGUMENT_1(regs), &call->transfer);
 	call->start_ns = bpf_ktime_get_ns();
 	if (returns)
 		return RETURN_WANTED;
-	emit_call(call, api, call->start_ns, false);
+	if (begins_transfer(spec))
+		emit_transfer(call, call->start_ns, false);
+	else
+		emit_call(call, api, call->start_ns, false);
 	return RETURN_IGNORED;
 }
 
@@ -258,6 +313,10 @@ static __always_inline int leave(struct pt_regs *regs)
 		return 0;
 	if (spec->shape == SHAPE_COLLECTIVE) {
 		emit_call(call, api, end_ns, true);
+	} else if (begins_transfer(spec)) {
+		transfer_began(current_identity().tgid, word_at(RESULT(regs)), &call->transfer);
+	} else if (spec->shape == SHAPE_TRANSFER_WAIT && call->transfer.group) {
+		emit_transfer(call, end_ns, true);
 	} else if (spec->shape == SHAPE_RECORDED) {
 		thread->loader = word_at(RESULT(regs));
 		thread->loader_start_ns = call->start_ns;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Records of family gloo: collectives of gloo, and what the threads of a PyTorch program do around them. A collective
- * runs in the call, mostly on a thread of PyTorch's own, and has ended for this rank when the call returns.
+ * Records of family gloo: collectives of gloo, sends and receives, and what the threads of a PyTorch program do around
+ * them. A collective runs in the call, mostly on a thread of PyTorch's own, and has ended for this rank when the call
+ * returns. Of a send or receive it is the wait for it.
  */
 #ifndef OTELGPU_GLOO_H
 #define OTELGPU_GLOO_H
@@ -17,15 +18,16 @@ enum gloo_kind {
 
 struct gloo_call {
 	struct record_head head;
-	__u64 context; /* gloo::Context, an address: one for each group of the process */
-	__u64 bytes;   /* of this rank's message; 0: not known */
-	__u32 tag;   /* of the collective in its group: the same on all ranks, one more each time */
-	__s32 rank;  /* in the group; -1: not known */
-	__s32 ranks; /* -1: not known */
-	__s32 root;  /* -1: none */
-	__u16 api;   /* enum gloo_api */
-	__u8 tagged; /* 1: `tag` is known */
-	__u8 reserved[5];
+	__u64 context; /* gloo::Context, an address: one for each group of the process; of transfers ProcessGroupGloo */
+	__u64 bytes; /* of this rank's message; 0: not known */
+	__u32 tag; /* of the collective in its group: the same on all ranks, one more each time; of transfers transfers.h */
+	__s32 rank;    /* in the group; -1: not known */
+	__s32 ranks;   /* -1: not known */
+	__s32 root;    /* of a transfer the peer; -1: none */
+	__u16 api;     /* enum gloo_api */
+	__u8 tagged;   /* 1: `tag` is known */
+	__u8 transfer; /* 1: a send or receive */
+	__u8 reserved[4];
 };
 
 /* As Stretch of otelgpu/model/stretches.py. */

@@ -76,6 +76,7 @@ DESCRIPTIONS: Final = Descriptions(
             "Version of the video BIOS, or of an RDMA device's firmware.", "96.00.A5.00.01"
         ),
         "nccl.root": Described("Of collectives that have one.", "0"),
+        "nccl.peer": Described("The other rank of a send or receive.", "4"),
         "nccl.message.size": Described(
             "Bytes of the caller's own message: elements times their size. On a collective's root: as "
             "nccl-tests count them, all ranks' of a gathering one.",

@@ -50,6 +50,7 @@ COLLECTIVE_BYTES: Final = "nccl.message.size"
 """Bytes of a rank's message to a collective of any library, as its call gives them."""
 
 COLLECTIVE_ROOT: Final = "nccl.root"
+COLLECTIVE_PEER: Final = "nccl.peer"
 
 LOSSES: Final = "otelgpu.losses"
 RECORDS_LOST: Final = "otelgpu.records.lost"

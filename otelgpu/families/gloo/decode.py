@@ -1,4 +1,4 @@
-"""Records of family gloo (``bpf/gloo/gloo.h``) → operations of kinds COLLECTIVE and STRETCH. Pure."""
+"""Records of family gloo (``bpf/gloo/gloo.h``) → operations of kinds COLLECTIVE, POINT_TO_POINT and STRETCH. Pure."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from otelgpu.model.stretches import Stretch
 
 _HEAD: Final = ("trace_id", "span_id", "tgid", "tid", "cgroup_id", "cpu", "trace_flags", "context_source")
 _MANGLED: Final = re.compile(r"API__ZN4gloo(\d+)(\w+)")
+_TRANSFER: Final = re.compile(r"API__ZN4c10d16ProcessGroupGloo\d+(send|recv)(?:Anysource)?E")
 NO_TYPE: Final = 255
 """gloo's options do not say what their elements are."""
 
@@ -40,16 +41,20 @@ class GlooDecoder:
         self.context_steps: Mapping[int, ContextStep] = {}
 
     def decode(self, batch: Batch) -> Operations:
-        """One row for each collective, in order: shape (n,).
+        """One row for each collective, send and receive, in order: shape (n,).
 
-        ``handle`` is the group's context, ``sequence`` its tag.
+        ``handle`` is the group's context, of sends and receives the ``ProcessGroupGloo``; ``sequence`` is the tag, of
+        those the number between the two ranks.
         """
         if batch.kind != "gloo_call":
             return operations(0)
         known = np.isin(batch.records["api"], list(self.apis))
         heads, records = batch.heads[known], batch.records[known]
         rows = _rows(heads)
-        rows["kind"], rows["returned"] = OperationKind.COLLECTIVE, heads["returned"]
+        rows["kind"] = np.where(
+            records["transfer"] == 1, OperationKind.POINT_TO_POINT, OperationKind.COLLECTIVE
+        )
+        rows["returned"] = heads["returned"]
         rows["handle"], rows["api"] = records["context"], records["api"]
         rows["size_bytes"] = np.minimum(records["bytes"], np.uint64(LARGEST_SIZE))
         rows["rank"], rows["peer"] = records["rank"], records["root"]
@@ -81,10 +86,14 @@ def _rows(heads: Operations) -> Operations:
 
 
 def _name_of(symbol: str) -> str:
-    """``gloo::allreduce`` of an enumerator; "" of a function that is none of gloo's.
+    """``gloo::allreduce`` of an enumerator; "" of a function of which there are no calls in records.
 
     >>> _name_of("API__ZN4gloo9allreduceERKNS_16AllreduceOptionsE")
     'gloo::allreduce'
+    >>> _name_of("API__ZN4c10d16ProcessGroupGloo4sendERSt6vectorIN2at6TensorESaIS3_EEii")
+    'gloo::send'
     """
-    found = _MANGLED.match(symbol)
-    return f"gloo::{found[2][: int(found[1])]}" if found else ""
+    if found := _MANGLED.match(symbol):
+        return f"gloo::{found[2][: int(found[1])]}"
+    found = _TRANSFER.match(symbol)
+    return f"gloo::{found[1]}" if found else ""

@@ -3,7 +3,8 @@
 gloo gives its groups no name. The one of all ranks of a job is known all the same: its size and the process's rank in
 it are what the launcher says of the process, and the job has an id that all ranks share (``otelgpu.job.*``). Of such
 groups of a process only the first has an identity, for nothing distinguishes a second on all hosts alike; others have
-none, and their calls are reported each by itself.
+none, and their calls are reported each by itself. Sends and receives are of another object than collectives: of each
+kind the first one has it.
 
 Example: rank 3 of the 8 of job ``17`` calls in a group of 8 as rank 3: the hash of (``17``, 8). Its call in a group of
 2, as rank 1: 0, not known.
@@ -40,7 +41,7 @@ class Groups:
     def __init__(self, resource_of: Callable[[int], Resource | None]) -> None:
         """``resource_of``: what a process is; None as long as nobody has looked at it."""
         self._resource_of = resource_of
-        self._known: dict[tuple[int, int], int] = {}  # process and address → hash
+        self._known: dict[tuple[int, int], tuple[int, bool]] = {}  # process and address → hash, of transfers
         self._counts = dict.fromkeys(COUNTERS, 0)
 
     @property
@@ -57,8 +58,11 @@ class Groups:
             batch.heads["tgid"],
             batch.heads["time_ns"],
             *(batch.records[name] for name in ("context", "rank", "ranks")),
+            batch.records["transfer"] == 1,
         )
-        for tgid, time_ns, address, rank, ranks in zip(*(each.tolist() for each in columns), strict=True):
+        for tgid, time_ns, address, rank, ranks, transfer in zip(
+            *(each.tolist() for each in columns), strict=True
+        ):
             if (tgid, address) in self._known or rank < 0:
                 continue
             owner = self._resource_of(tgid)
@@ -67,9 +71,9 @@ class Groups:
             if len(self._known) >= GROUPS:
                 self._counts["groups_full"] += 1
                 continue
-            identity = 0 if self._has_identity(tgid) else identity_of(owner, rank, ranks)
+            identity = 0 if self._has_identity(tgid, transfer) else identity_of(owner, rank, ranks)
             self._counts["group_unidentified"] += not identity
-            self._known[tgid, address] = identity
+            self._known[tgid, address] = identity, transfer
             found.append(
                 CommunicatorSeen(
                     tgid=tgid, time_ns=time_ns, address=address, hash=identity, rank=rank, ranks=ranks
@@ -77,8 +81,9 @@ class Groups:
             )
         return found
 
-    def _has_identity(self, tgid: int) -> bool:
-        return any(identity for (of, _), identity in self._known.items() if of == tgid and identity)
+    def _has_identity(self, tgid: int, transfer: bool) -> bool:
+        known = self._known.items()
+        return any(identity for (of, _), (identity, kind) in known if of == tgid and kind == transfer)
 
     def forget_process(self, tgid: int) -> None:
         """All of a process."""

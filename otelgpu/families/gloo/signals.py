@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from otelgpu.engine.metric import Instrument, Metric
-from otelgpu.engine.names import COLLECTIVE_BYTES, COLLECTIVE_ROOT
+from otelgpu.engine.names import COLLECTIVE_BYTES, COLLECTIVE_PEER, COLLECTIVE_ROOT
 from otelgpu.engine.operation_signals import (
     CALL_SECONDS,
     CallAttribute,
@@ -23,7 +23,8 @@ DURATION: Final = Metric(
     name="gloo.call.duration",
     unit="s",
     instrument=Instrument.HISTOGRAM,
-    description="Collectives of gloo, on the thread that runs them: from when this rank came until it was done.",
+    description="Collectives of gloo, on the thread that runs them: from when this rank came until it was done. Waits "
+    "for sends and receives.",
     buckets=CALL_SECONDS,
 )
 MOVED: Final = Metric(
@@ -40,14 +41,15 @@ SIGNALS: Final = OperationSignals(
         OperationKind.COLLECTIVE: (
             CallAttribute(COLLECTIVE_BYTES, Field("size_bytes"), Holds.SUM),
             CallAttribute(COLLECTIVE_ROOT, Field("peer"), absent=-1),
-        )
+        ),
+        OperationKind.POINT_TO_POINT: (CallAttribute(COLLECTIVE_PEER, Field("peer"), absent=-1),),
     },
-    labels={OperationKind.COLLECTIVE: ()},
+    labels={OperationKind.COLLECTIVE: (), OperationKind.POINT_TO_POINT: ()},
     api_labels=(),
     metrics=(
         OperationMetric(
             metric=DURATION,
-            kinds=(OperationKind.COLLECTIVE,),
+            kinds=(OperationKind.COLLECTIVE, OperationKind.POINT_TO_POINT),
             value=lambda rows: np.asarray(rows["duration_ns"] * 1e-9),
             returned=True,
         ),

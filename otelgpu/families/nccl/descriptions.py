@@ -26,7 +26,6 @@ DESCRIPTIONS: Final = Descriptions(
         "nccl.communicator": Described("Its address in the process.", "93824992411648"),
         "nccl.communicator.ranks": Described("How many ranks it has.", "8"),
         "nccl.rank": Described("The caller's.", "3"),
-        "nccl.peer": Described("The other rank of a send or receive.", "4"),
         "nccl.datatype": Described("Of the elements.", "float16"),
         "nccl.reduction": Described("Of collectives that reduce.", "sum"),
         "nccl.stream": Described("The CUDA stream it was queued on.", "94240113729536"),

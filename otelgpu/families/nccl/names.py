@@ -25,6 +25,7 @@ _GLOO: Final = {
     **{"allreduce": "AllReduce", "broadcast": "Broadcast", "reduce": "Reduce", "barrier": "Barrier"},
     **{"allgather": "AllGather", "gather": "Gather", "scatter": "Scatter", "alltoall": "AlltoAll"},
     **{"allgatherv": "AllGather", "gatherv": "Gather", "alltoallv": "AlltoAll"},
+    **{"send": "Send", "recv": "Recv"},
 }
 
 

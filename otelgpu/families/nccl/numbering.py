@@ -6,8 +6,8 @@ of the same communicator and function, from which all ranks derive the same trac
 The ranks of a communicator must call its collectives in one order (NCCL user guide, "Using NCCL"), so a count per
 function is an agreement. In order of trust:
 
-* CALL: the call itself has the collective's number among all of its communicator, as gloo's tags are. Calls of one
-  communicator may come in another order, for several threads run them.
+* CALL: the call itself has the collective's number among all of its communicator, as gloo's tags are, or of its
+  pair. Calls of one communicator may come in another order, for several threads run them.
 * FUNCTION: the communicator counted its collectives of each function itself. The calls of a group read one value,
   for the count moves when the group is launched: a call's place among them is added. A non-blocking communicator's
   count may be behind what it took up: the number is then the one after the last. A call that moved no such count,
@@ -369,7 +369,7 @@ class Collectives:
         """Calls of one function by one rank of a communicator; they move its count."""
         own = rows["sequence_source"].copy()
         if key[1] != _NOBODY:
-            own[:] = SequenceSource.UNKNOWN  # pairs are counted by nobody but the agent
+            own[own != SequenceSource.CALL] = SequenceSource.UNKNOWN  # NCCL does not count pairs
         read = rows["sequence"]
         counted = own == SequenceSource.FUNCTION
         absurd = (own != SequenceSource.UNKNOWN) & (read >= _ABSURD)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from otelgpu.engine.metric import Instrument, Metric
-from otelgpu.engine.names import COLLECTIVE_ROOT
+from otelgpu.engine.names import COLLECTIVE_PEER, COLLECTIVE_ROOT
 from otelgpu.engine.operation_signals import (
     CALL_SECONDS,
     CallAttribute,
@@ -174,7 +174,7 @@ SIGNALS: Final = OperationSignals(
             _BYTES,
             _STREAM,
             _RANK,
-            CallAttribute("nccl.peer", Field("peer"), absent=-1),
+            CallAttribute(COLLECTIVE_PEER, Field("peer"), absent=-1),
             _GROUP,
             _COMMUNICATOR,
             _DEVICE,

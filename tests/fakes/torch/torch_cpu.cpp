@@ -14,6 +14,7 @@ namespace
 {
 
 constexpr size_t TAGS = 1 << 16;
+constexpr size_t MOST_RANKS = 64; // of those that send, in the last counters
 
 std::atomic<uint32_t> *arrivals()
 {
@@ -38,6 +39,11 @@ void meet(const gloo::Context &context, uint32_t tag)
 	mine++;
 	while (mine < static_cast<uint32_t>(context.size))
 		std::this_thread::sleep_for(std::chrono::microseconds(100));
+}
+
+std::atomic<uint32_t> &sent(uint32_t sender, uint32_t receiver)
+{
+	return arrivals()[TAGS - 1 - sender * MOST_RANKS - receiver];
 }
 
 } // namespace
@@ -79,6 +85,50 @@ void barrier(BarrierOptions &options)
 void at::RecordFunction::end()
 {
 	state++;
+}
+
+c10d::ProcessGroupGloo::ProcessGroupGloo(const c10::intrusive_ptr<Store> &, int rank, int size,
+					 c10::intrusive_ptr<Options>)
+    : rank(rank), received(size)
+{
+}
+
+c10::intrusive_ptr<c10d::Work> c10d::ProcessGroupGloo::send(std::vector<at::Tensor> &, int peer,
+							    int)
+{
+	c10::intrusive_ptr<Work> made;
+
+	sent(rank, peer)++;
+	made.target = reinterpret_cast<Work *>(new SendWork);
+	return made;
+}
+
+c10::intrusive_ptr<c10d::Work> c10d::ProcessGroupGloo::recv(std::vector<at::Tensor> &, int peer,
+							    int)
+{
+	c10::intrusive_ptr<Work> made;
+
+	made.target = reinterpret_cast<Work *>(
+		new RecvWork{ static_cast<uint32_t>(peer), rank, ++received[peer] });
+	return made;
+}
+
+c10::intrusive_ptr<c10d::Work>
+c10d::ProcessGroupGloo::recvAnysource(std::vector<at::Tensor> &tensors, int tag)
+{
+	return recv(tensors, rank ? 0 : 1, tag);
+}
+
+bool c10d::ProcessGroupGloo::SendWork::wait(std::chrono::milliseconds)
+{
+	return true;
+}
+
+bool c10d::ProcessGroupGloo::RecvWork::wait(std::chrono::milliseconds)
+{
+	while (sent(sender, receiver) < number)
+		std::this_thread::sleep_for(std::chrono::microseconds(100));
+	return true;
 }
 
 bool c10d::Work::wait(std::chrono::milliseconds)

@@ -84,6 +84,27 @@ struct RecordFunction {
 
 } // namespace at
 
+namespace c10
+{
+
+namespace detail
+{
+
+template <typename Type> struct intrusive_target_default_null_type {
+};
+
+} // namespace detail
+
+template <typename Type, typename None = detail::intrusive_target_default_null_type<Type>>
+struct intrusive_ptr {
+	~intrusive_ptr()
+	{
+	}
+	Type *target = nullptr;
+};
+
+} // namespace c10
+
 namespace c10d
 {
 
@@ -97,19 +118,31 @@ struct Reducer {
 	std::function<void()> done;
 };
 
-} // namespace c10d
-
-namespace c10
-{
-
-template <typename Type> struct intrusive_ptr {
-	~intrusive_ptr()
-	{
-	}
-	Type *target = nullptr;
+struct Store {
 };
 
-} // namespace c10
+// A send has ended when it was called; a receive when as many were sent as this rank received.
+struct ProcessGroupGloo {
+	struct Options {
+	};
+	struct SendWork {
+		bool wait(std::chrono::milliseconds timeout);
+	};
+	struct RecvWork {
+		bool wait(std::chrono::milliseconds timeout);
+		uint32_t sender, receiver, number;
+	};
+
+	ProcessGroupGloo(const c10::intrusive_ptr<Store> &store, int rank, int size,
+			 c10::intrusive_ptr<Options> options);
+	c10::intrusive_ptr<Work> send(std::vector<at::Tensor> &tensors, int peer, int tag);
+	c10::intrusive_ptr<Work> recv(std::vector<at::Tensor> &tensors, int peer, int tag);
+	c10::intrusive_ptr<Work> recvAnysource(std::vector<at::Tensor> &tensors, int tag);
+	const uint32_t rank;
+	std::vector<uint32_t> received;
+};
+
+} // namespace c10d
 
 namespace torch::autograd
 {

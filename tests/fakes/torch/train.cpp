@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // One rank of a data-parallel job as PyTorch runs it on CPUs: its main thread loads data, computes and waits, a thread
-// beside it runs the collectives.
+// beside it runs the collectives. Or of a pipeline, of a stage for each rank: activations go up, gradients down.
 //
-//   --steps=N (23) --load-us=N (500) --forward-us=N (500) --late-us=N (0) --late-from=N (0)
+//   --steps=N (23) --load-us=N (500) --forward-us=N (500) --late-us=N (0) --late-from=N (0) --pipeline=0|1 (0)
 //   RANK, WORLD_SIZE, FAKE_GLOO: see torch_cpu.cpp
 //
 // One line: {"calls": {"allreduce": n, …, "data_loader": n, "backward": n, "wait": n}}.
@@ -91,6 +91,74 @@ void step(long number, long load, long forward, long late)
 		});
 }
 
+std::unique_ptr<c10d::ProcessGroupGloo> pipeline;
+
+template <typename Kind> void wait_for(const c10::intrusive_ptr<c10d::Work> &begun)
+{
+	Kind *work = reinterpret_cast<Kind *>(begun.target);
+
+	work->wait({});
+	delete work;
+}
+
+void send(int peer)
+{
+	std::vector<at::Tensor> tensors;
+
+	wait_for<c10d::ProcessGroupGloo::SendWork>(pipeline->send(tensors, peer, 0));
+	truth_count("calls", "send", 1);
+}
+
+void receive(int peer)
+{
+	std::vector<at::Tensor> tensors;
+
+	wait_for<c10d::ProcessGroupGloo::RecvWork>(pipeline->recv(tensors, peer, 0));
+	truth_count("calls", "recv", 1);
+}
+
+void stage_step(int rank, int size, long load, long forward, long late)
+{
+	torch::autograd::Engine engine;
+
+	if (rank)
+		receive(rank - 1);
+	else
+		record("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", load);
+	pause_us(forward + late);
+	if (rank + 1 < size) {
+		send(rank + 1);
+		receive(rank + 1);
+	}
+	engine.pass = [=] { pause_us(2 * forward); };
+	engine.execute({}, {}, false, false, true, {});
+	if (rank)
+		send(rank - 1);
+	record("Optimizer.step#SGD.step", 100);
+}
+
+// Some that were begun before, one with a tag, and one from whoever sent it, after which none has a number.
+void receive_otherwise(int rank)
+{
+	using Group = c10d::ProcessGroupGloo;
+	std::vector<at::Tensor> tensors;
+
+	if (rank == 0) {
+		for (int tag : { 0, 0, 9, 0, 0 })
+			wait_for<Group::SendWork>(pipeline->send(tensors, 1, tag));
+		truth_count("calls", "send", 5);
+	} else if (rank == 1) {
+		auto first = pipeline->recv(tensors, 0, 0), second = pipeline->recv(tensors, 0, 0);
+
+		wait_for<Group::RecvWork>(second);
+		wait_for<Group::RecvWork>(first);
+		wait_for<Group::RecvWork>(pipeline->recv(tensors, 0, 9));
+		wait_for<Group::RecvWork>(pipeline->recvAnysource(tensors, 0));
+		wait_for<Group::RecvWork>(pipeline->recv(tensors, 0, 0));
+		truth_count("calls", "recv", 5);
+	}
+}
+
 } // namespace
 
 int main(int argc, char **argv)
@@ -106,6 +174,16 @@ int main(int argc, char **argv)
 	gloo::BarrierOptions barrier;
 
 	group = std::make_shared<gloo::Context>(rank, size);
+	if (truth_option(argc, argv, "pipeline", 0)) {
+		pipeline = std::make_unique<c10d::ProcessGroupGloo>(
+			c10::intrusive_ptr<c10d::Store>(), rank, size,
+			c10::intrusive_ptr<c10d::ProcessGroupGloo::Options>());
+		for (long number = 0; number < steps; number++)
+			stage_step(rank, size, load, forward, number >= from ? late : 0);
+		receive_otherwise(rank);
+		truth_print();
+		return 0;
+	}
 	record("enumerate(DataLoader)#before",
 	       10); // of no process that has called gloo: not recorded
 	broadcast.context = allgather.context = barrier.context = group;

@@ -56,6 +56,18 @@ def test_a_call_is_an_operation_of_its_group() -> None:
     assert (row["start_ns"], row["duration_ns"], row["returned"]) == (1000, 50, 1)
 
 
+def test_a_send_is_an_operation_of_its_pair_of_ranks() -> None:
+    decoder = GlooDecoder(btf("gloo"))
+    names = {name: api for api, name in decoder.apis.items()}
+    (row,) = decoder.decode(call(api=names["gloo::send"], transfer=1, root=0, bytes=0))
+    assert (row["kind"], row["rank"], row["peer"], row["sequence"]) == (OperationKind.POINT_TO_POINT, 1, 0, 3)
+    assert row["sequence_source"] == SequenceSource.CALL
+    assert sorted(name for name in decoder.apis.values() if name in ("gloo::send", "gloo::recv")) == [
+        *("gloo::recv", "gloo::recv", "gloo::send")  # of a rank, and of any
+    ]
+    assert not any("Work" in name or "Group" in name for name in decoder.apis.values())
+
+
 @pytest.mark.parametrize("fields", [{"tagged": 0}, {"rank": -1}])
 def test_a_number_that_is_not_known_is_none(fields: dict[str, int]) -> None:
     (row,) = GlooDecoder(btf("gloo")).decode(call(**fields))
@@ -112,6 +124,14 @@ def test_a_second_group_of_all_ranks_is_not_taken_for_the_first() -> None:
     assert groups.learn(call()) == []  # known
     groups.forget_process(7)
     assert groups.learn(call(context=0x20))[0].hash == first.hash
+
+
+def test_sends_have_the_group_that_collectives_have() -> None:
+    """Of another object: the first of each kind is that of all ranks."""
+    groups = Groups(lambda _: owner())
+    (first,), (sends,) = groups.learn(call()), groups.learn(call(context=0x20, transfer=1))
+    assert first.hash == sends.hash != 0
+    assert groups.learn(call(context=0x30, transfer=1))[0].hash == 0
 
 
 def test_a_process_that_nobody_has_looked_at_yet_is_asked_for_again() -> None:
