@@ -19,7 +19,7 @@ from otelgpu.store.files import StoreError
 from otelgpu.store.observed import Observed
 from otelgpu.store.queries import Columns, columns_of
 from otelgpu.store.rank_checks import exclude
-from otelgpu.store.row_checks import REASON, chosen
+from otelgpu.store.row_checks import REASON, REASONS, chosen
 from otelgpu.store.sums import summed
 from otelgpu.store.tables import EVIDENCE, OPS, STEP_SPANS, STEP_SUMS, TABLES, Column
 
@@ -84,12 +84,12 @@ class Store:
     def insert(self, query: str) -> None:
         """Rows of ``ops`` by a query that gives its columns, in their order; those that cannot be are counted."""
         self._count_rejected(query)
-        self.connection.execute(f"INSERT INTO ops_read SELECT * FROM ({query}) WHERE {REASON} IS NULL")
+        self.connection.execute(f"INSERT INTO ops_read SELECT * FROM ({query}) WHERE {REASON} = 0")
 
     def add_view(self, query: str) -> None:
         """Likewise, of rows that stay in their file."""
         is_clean = not self._count_rejected(query)
-        self._views.append(query if is_clean else f"SELECT * FROM ({query}) WHERE {REASON} IS NULL")
+        self._views.append(query if is_clean else f"SELECT * FROM ({query}) WHERE {REASON} = 0")
         self._show()
 
     def evidence(self) -> Batches:
@@ -186,9 +186,9 @@ class Store:
         checked = f"(SELECT {REASON} AS reason, {self._chosen or 'true'} AS is_chosen, * FROM ({query}))"
         run(f"CREATE OR REPLACE TEMP TABLE sums AS {summed(checked, 'reason', 'is_chosen')}")
         columns = ", ".join(column.name for column in STEP_SUMS)
-        run(f"INSERT INTO step_sums_read SELECT {columns} FROM sums WHERE reason IS NULL AND is_chosen")
-        counts = "SELECT reason, sum(operations)::BIGINT FROM sums WHERE reason IS NOT NULL GROUP BY reason"
-        rejected: dict[str, int] = dict(run(counts).fetchall())
+        run(f"INSERT INTO step_sums_read SELECT {columns} FROM sums WHERE reason = 0 AND is_chosen")
+        counts = "SELECT reason, sum(operations)::BIGINT FROM sums WHERE reason > 0 GROUP BY reason"
+        rejected = {REASONS[reason]: rows for reason, rows in run(counts).fetchall()}
         run("DROP TABLE sums")
         self.rejected.update(rejected)
         return sum(rejected.values())

@@ -23,7 +23,7 @@ from otelgpu.store.placing import EVIDENCE_ROWS, ROWS, SPAN_ROWS, TIMED, Placed,
 from otelgpu.store.queries import Columns, tuples
 from otelgpu.store.rank_checks import exclude
 from otelgpu.store.reasons import RANKS_UNKNOWN, SPANS_INCOMPLETE, SPANS_REPEATED
-from otelgpu.store.row_checks import REASON, chosen, text_literal
+from otelgpu.store.row_checks import REASON, REASONS, chosen, text_literal
 from otelgpu.store.sums import summed
 from otelgpu.store.tables import EVIDENCE, OPS, STEP_SPANS, STEP_SUMS, TABLES, Column
 
@@ -165,14 +165,13 @@ class ClickHouseTables:
         if not self._client.remember(_SUMS, self._named(sums)):
             self._names[_SUMS] = sums
         counts = self.run(
-            f"SELECT assumeNotNull(reason) AS why, sum(operations) AS lost FROM {_SUMS} "
-            "WHERE reason IS NOT NULL GROUP BY why"
+            f"SELECT reason AS why, sum(operations) AS lost FROM {_SUMS} WHERE reason > 0 GROUP BY why"
         )
-        lost = dict(tuples(counts))
+        lost = {REASONS[why]: rows for why, rows in tuples(counts)}
         self.rejected.update(lost)
         # Where all rows are clean, questions read the columns that they name and no others.
-        clean = f"SELECT * FROM ops_read WHERE {f'({REASON}) IS NULL AND ' if lost else ''}{is_chosen}"
-        of_clean = f"SELECT * FROM {_SUMS} WHERE reason IS NULL AND is_chosen"
+        clean = f"SELECT * FROM ops_read WHERE {f'({REASON}) = 0 AND ' if lost else ''}{is_chosen}"
+        of_clean = f"SELECT * FROM {_SUMS} WHERE reason = 0 AND is_chosen"
         self._names |= {"ops": _present(OPS, clean), "step_sums": _present(STEP_SUMS, of_clean)}
         others = exclude(self.run, self.rejected, self.limits)
         if others:

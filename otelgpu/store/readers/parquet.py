@@ -113,7 +113,7 @@ def _insert_pending(store: Store, query: str) -> None:
     store.insert(ended)
     store.connection.execute(
         f"INSERT INTO evidence SELECT job, rank, host, t0, t1, '{COLLECTIVE_PENDING}', seq, name || ' had not ended' "
-        f"FROM ({ended}) WHERE {REASON} IS NULL"
+        f"FROM ({ended}) WHERE {REASON} = 0"
     )
 
 
