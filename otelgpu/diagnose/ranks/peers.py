@@ -30,6 +30,12 @@ LEAST_KNOWN: Final = 0.9
 STEADY: Final = 0.5
 """What a lane has of an effect in nine of ten steps, in its median: as much is steady."""
 LEAST_S: Final = 1e-9
+LEAST_SIDE: Final = 5
+"""Steps before and behind a change."""
+LEVELS: Final = 4.0
+"""Standard deviations of a step from its neighbours, by which two levels of a rank differ that is alone in its role."""
+LEAST_NOISE: Final = 0.005
+"""Of a step's own time: no machine is more even."""
 
 
 class Compared(Struct, frozen=True, kw_only=True):
@@ -59,11 +65,14 @@ def compare(facts: Facts) -> Compared:
     own = facts.own.copy()
     own[COMPUTE] /= np.exp(batches)
     total = np.log(np.maximum(own.sum(axis=0), LEAST_S))
-    relative = _against_role(total, roles)
+    usual = _usual_steps(total) if any(len(role) == 1 for role in roles) else np.ones_like(total, dtype=bool)
+    relative = _against_role(total, roles, usual)
     excess = np.zeros_like(own)
     for role in roles:
         if len(role) > 1:
             excess[:, :, role] = own[:, :, role] - median_of_others(own[:, :, role])
+        else:
+            excess[:, :, role] = own[:, :, role] - median(np.where(usual, own, np.nan), 1)[:, None, role]
     noise, spread = _noise(relative, roles)
     return Compared(
         relative=relative,
@@ -138,10 +147,35 @@ def deviation(values: F64, axis: int) -> F64:
     return NORMAL * median(np.abs(values - middle), axis)
 
 
-def _against_role(logs: F64, roles: list[Codes]) -> F64:
+def split_of(values: F64) -> int:
+    """Where two levels fit best, `LEAST_SIDE` values long at least: the first one of the second."""
+    count = len(values)
+    sums, squares = np.cumsum(values), np.cumsum(values**2)
+    left = np.arange(1, count)
+    right = count - left
+    rest = squares[-1] - sums[:-1] ** 2 / left - (sums[-1] - sums[:-1]) ** 2 / right
+    rest[: LEAST_SIDE - 1], rest[count - LEAST_SIDE :] = np.inf, np.inf
+    return int(rest.argmin()) + 1
+
+
+def _usual_steps(logs: F64) -> Flags:
+    """(step, rank): those in which a rank takes as long as usual: the lower of two levels, where there are two."""
+    usual = np.ones_like(logs, dtype=bool)
+    if len(logs) < 2 * LEAST_SIDE:
+        return usual
+    noise = deviation(logs - running_median(logs), 0)
+    for rank in np.flatnonzero(np.isfinite(logs).all(axis=0)).tolist():
+        first = split_of(logs[:, rank])
+        rise = np.median(logs[first:, rank]) - np.median(logs[:first, rank])
+        if abs(rise) > LEVELS * max(noise[rank], LEAST_NOISE):
+            usual[:, rank] = (np.arange(len(logs)) < first) == (rise > 0)
+    return usual
+
+
+def _against_role(logs: F64, roles: list[Codes], usual: Flags) -> F64:
     """Where a role has one rank only: against its own usual, and how the other roles changed from theirs."""
     relative = np.full_like(logs, np.nan)
-    changes = logs - median(logs, 0)
+    changes = logs - median(np.where(usual, logs, np.nan), 0)
     for role in roles:
         if len(role) > 1:
             relative[:, role] = logs[:, role] - median_of_others(logs[:, role])

@@ -7,7 +7,15 @@ from typing import Final
 import numpy as np
 
 from otelgpu.diagnose.ranks.facts import F64, OWN, Facts
-from otelgpu.diagnose.ranks.peers import LEAST_S, Compared, deviation, median, running_median
+from otelgpu.diagnose.ranks.peers import (
+    LEAST_S,
+    LEAST_SIDE,
+    Compared,
+    deviation,
+    median,
+    running_median,
+    split_of,
+)
 from otelgpu.diagnose.ranks.replay import Replay
 from otelgpu.diagnose.ranks.verdicts import GLOBAL_SLOWDOWN, MIXED, Evidence, RankVerdict
 from otelgpu.diagnose.ranks.wording import cost_of, milliseconds, places
@@ -15,8 +23,6 @@ from otelgpu.diagnose.ranks.workers import COVERED, LEAST_RUN_SHARE, LEAST_SHARE
 
 LEAST_RELATIVE: Final = float(np.log(1.03))
 """Of own time, over that before."""
-LEAST_SIDE: Final = 5
-"""Steps before and behind the change."""
 DEVIATIONS: Final = 6.0
 """Of a step from its neighbours."""
 EVERYONE: Final = 0.9
@@ -72,13 +78,7 @@ def _longer_batches(facts: Facts) -> F64:
 
 def _change(values: F64) -> int | None:
     """Where two levels fit best, if the second one is higher."""
-    count = len(values)
-    sums, squares = np.cumsum(values), np.cumsum(values**2)
-    left = np.arange(1, count)
-    right = count - left
-    rest = squares[-1] - sums[:-1] ** 2 / left - (sums[-1] - sums[:-1]) ** 2 / right
-    rest[: LEAST_SIDE - 1], rest[count - LEAST_SIDE :] = np.inf, np.inf
-    place = int(rest.argmin()) + 1
+    place = split_of(values)
     return place if values[place:].mean() > values[:place].mean() else None
 
 

@@ -297,6 +297,29 @@ def test_a_rank_that_pauses_as_others_do_and_is_slow_besides_is_found() -> None:
     assert verdict.ranks == [0] and verdict.first_step in (15, 16, 17)
 
 
+@pytest.mark.parametrize(
+    ("ranks", "since", "said"),
+    [
+        ([1], 8, [("slow_worker", (1,), 8)]),  # most of the run
+        ([1], 24, [("slow_worker", (1,), 24)]),
+        ([0, 1], 12, [("global_slowdown", (0, 1), 12)]),
+        ([], 0, []),
+    ],
+)
+def test_a_stage_of_one_rank_is_told_to_have_changed(
+    ranks: Collection[int], since: int, said: list[tuple[str, tuple[int, ...], int]]
+) -> None:
+    usual = jitter(0.05)
+
+    def host(rank: int, step: int) -> float:
+        return usual(rank, step) * (3 if rank in ranks and step >= since else 1)
+
+    rows = data_parallel(jitter(0.01), host, ranks=2, steps=30)
+    report = report_of([row | {"role": f"stage {row['rank']}"} for row in rows])
+    found = [(each.klass, tuple(each.ranks), each.first_step) for each in report.verdicts]
+    assert found == said
+
+
 def test_pauses_are_found_where_own_time_is_short_and_varies() -> None:
     """A garbage collector's, of 30 ms every fifth step, on top of 1 to 3 ms."""
     found = []
