@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * Family gloo: collectives of gloo, which PyTorch's processes without GPUs use, sends and receives (transfers.h), and three
- * things that their threads do around them: a wait for a batch of data, a backward pass, a wait for collectives. Of processes that never called gloo
- * nothing is recorded: the functions of PyTorch are in those of GPUs too.
+ * Family gloo: collectives of gloo, which PyTorch's processes without GPUs use, sends and receives (transfers.h), and
+ * three things that their threads do around them: a wait for a batch of data, a backward pass, a wait for collectives.
+ * Of processes that never called gloo nothing is recorded: the functions of PyTorch are in those of GPUs too.
  */
 #include "gloo.h"
 #include "../lib/calls.h"

@@ -18,9 +18,9 @@ enum gloo_kind {
 
 struct gloo_call {
 	struct record_head head;
-	__u64 context; /* gloo::Context, an address: one for each group of the process; of transfers ProcessGroupGloo */
+	__u64 context; /* gloo::Context, an address: one for each group of the process; of transfers another */
 	__u64 bytes; /* of this rank's message; 0: not known */
-	__u32 tag; /* of the collective in its group: the same on all ranks, one more each time; of transfers transfers.h */
+	__u32 tag; /* of the collective in its group: the same on all ranks, one more each time; of a pair */
 	__s32 rank;    /* in the group; -1: not known */
 	__s32 ranks;   /* -1: not known */
 	__s32 root;    /* of a transfer the peer; -1: none */

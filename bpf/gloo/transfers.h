@@ -17,8 +17,8 @@
 #include "../lib/emit.h"
 
 #define GROUPS	  1024
-#define PEERS	  16 /* a power of two */
-#define TRANSFERS 8192
+#define PEERS	  16
+#define TRANSFERS 4096
 
 /* An object of a process. */
 struct object {
