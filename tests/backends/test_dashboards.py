@@ -45,6 +45,7 @@ WITHOUT: Final = {
     "otelgpu-requests: Cost of a request",
     "otelgpu-requests: Duration at clients",
     "otelgpu-requests: Duration of gRPC calls",
+    "otelgpu-requests: Emissions of a request",
     "otelgpu-requests: Energy of 1,000 output tokens",
     "otelgpu-requests: Energy of a request",
     "otelgpu-requests: Power by what for",

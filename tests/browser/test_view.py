@@ -17,8 +17,6 @@ from tests.rig.browser_session import BrowserSession
 from tests.rig.spans import read_spans
 from tests.unit.view.otlp_lines import MS, span, traces
 
-pytestmark = pytest.mark.long
-
 SERVER = 2
 
 ROWS_OF = (

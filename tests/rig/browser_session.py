@@ -146,7 +146,9 @@ def browser_session() -> Iterator[BrowserSession]:
             start_new_session=True,
         )
         try:
-            with connect(_tab(profile / "DevToolsActivePort", browser), max_size=None, proxy=None) as socket:
+            tab = _tab(profile / "DevToolsActivePort", browser)
+            # What a page tells while no test asks is read later; pings would go unanswered behind it.
+            with connect(tab, max_size=None, max_queue=None, ping_interval=None, proxy=None) as socket:
                 yield BrowserSession(socket)
         finally:
             with suppress(ProcessLookupError):
