@@ -8,8 +8,9 @@ from msgspec import Meta, Struct
 
 from otelgpu.cli.pod_profiles.requests import Change
 from otelgpu.families.switches import names
+from otelgpu.families.switches.audit import attributes_of
 from otelgpu.model.events import Event
-from otelgpu.model.resource import NAMESPACE, POD_NAME, POD_UID, AttributeValue, Resource
+from otelgpu.model.resource import Resource
 from otelgpu.model.switches import PROFILE_ANNOTATION
 from otelgpu.model.text import printable
 
@@ -52,19 +53,7 @@ def sentence(outcome: Outcome) -> str:
 def event_of(outcome: Outcome, own: Resource) -> Event:
     """``own``: the resource of the agent."""
     change, result = outcome.change, outcome.result
-    switch = change.switch
-    attributes: dict[str, AttributeValue] = {
-        names.STATE: change.state,
-        names.ANNOTATION: PROFILE_ANNOTATION,
-        names.VALUE: printable(switch.value),
-        POD_UID: printable(switch.uid),
-        POD_NAME: printable(switch.pod),
-        NAMESPACE: printable(switch.namespace),
-    }
-    if change.reason:
-        attributes[names.REASON] = change.reason
-    if switch.manager:
-        attributes[names.MANAGER] = printable(switch.manager)
+    attributes = attributes_of(PROFILE_ANNOTATION, change.switch, change.state, change.reason)
     if result is not None and not result.error:
         attributes[names.SAMPLES] = result.samples
         if result.file:

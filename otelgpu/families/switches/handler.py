@@ -13,9 +13,10 @@ from typing import Final
 from otelgpu.engine.facts import DetailRaised, SettingsChanged, TickBegins
 from otelgpu.engine.services import Services
 from otelgpu.families.switches import names
+from otelgpu.families.switches.audit import attributes_of
 from otelgpu.families.switches.switching import Change, Limits, Switching
 from otelgpu.model.events import Event
-from otelgpu.model.resource import NAMESPACE, POD_NAME, POD_UID, AttributeValue
+from otelgpu.model.resource import POD_UID
 from otelgpu.model.settings import Detail, SignalSettings
 from otelgpu.model.switches import DETAIL_ANNOTATION, SwitchesRead
 from otelgpu.model.text import printable
@@ -94,24 +95,11 @@ class SwitchHandler:
         return self._refused <= _REFUSALS
 
     def _event(self, change: Change) -> Event:
-        switch = change.switch
-        attributes: dict[str, AttributeValue] = {
-            names.STATE: change.state,
-            names.ANNOTATION: DETAIL_ANNOTATION,
-            names.VALUE: printable(switch.value),
-            POD_UID: printable(switch.uid),
-            POD_NAME: printable(switch.pod),
-            NAMESPACE: printable(switch.namespace),
-        }
-        if change.reason:
-            attributes[names.REASON] = change.reason
-        if switch.manager:
-            attributes[names.MANAGER] = printable(switch.manager)
         return Event(
             name=names.EVENT,
             time_unix_ns=self._session.clock.now_ns + self._session.clock.offset_ns,
             text=_sentence(change),
-            attributes=attributes,
+            attributes=attributes_of(DETAIL_ANNOTATION, change.switch, change.state, change.reason),
             resource=self._session.own,
             warns=change.state == names.REFUSED,
         )
