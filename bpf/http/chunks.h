@@ -91,7 +91,7 @@ __noinline int emit_chunk(const struct data_chunk *chunk)
 	return 0;
 }
 
-static __always_inline void emit_part(struct connection *connection, struct data_chunk *chunk,
+static __always_inline void emit_next(struct connection *connection, struct data_chunk *chunk,
 				      __u64 offset, __u64 from, __u32 bytes)
 {
 	chunk->head.stream_offset = offset;
@@ -99,6 +99,26 @@ static __always_inline void emit_part(struct connection *connection, struct data
 	chunk->from = from;
 	chunk->head.sequence = __sync_fetch_and_add(&connection->sequence, 1);
 	emit_chunk(chunk);
+}
+
+/*
+ * A little more than MEDIUM_BYTES, an answer with its head, is two chunks: most of the record for LARGE_BYTES would be
+ * empty, and somebody's share of the ring be spent on it. Global, so that it is proven once.
+ */
+__noinline int emit_part(struct connection *connection, struct data_chunk *chunk, __u64 offset,
+			 __u64 from, __u32 bytes)
+{
+	if (!connection || !chunk)
+		return 0;
+	if (bytes > MEDIUM_BYTES && bytes <= 2 * MEDIUM_BYTES) {
+		emit_next(connection, chunk, offset, from, MEDIUM_BYTES);
+		chunk->head.arrival_ns = 0; /* of the first byte of the call only */
+		offset += MEDIUM_BYTES;
+		from += MEDIUM_BYTES;
+		bytes -= MEDIUM_BYTES;
+	}
+	emit_next(connection, chunk, offset, from, bytes);
+	return 0;
 }
 
 #endif
