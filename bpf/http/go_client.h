@@ -139,8 +139,10 @@ int go_serves(struct pt_regs *regs)
 	struct identity who;
 
 	ON_OWN_STACK(regs);
-	if (in_scope(&who))
-		serve_with(who, go_context_of(regs, GO_ARGUMENT_4(regs)));
+	if (!in_scope(&who))
+		return 0;
+	know_goroutines(regs, who.tgid);
+	serve_with(who, go_context_of(regs, GO_ARGUMENT_4(regs)));
 	return 0;
 }
 
@@ -155,6 +157,7 @@ int go_serves_rpc(struct pt_regs *regs)
 	ON_OWN_STACK(regs);
 	if (!in_scope(&who))
 		return 0;
+	know_goroutines(regs, who.tgid);
 	stream = read_grpc_stream(go_layouts(regs), GO_ARGUMENT_4(regs));
 	serve_stream(who, GO_ARGUMENT_3(regs), stream.id);
 	if (stream.context && go_held(&context, stream.context))
@@ -194,6 +197,7 @@ int go_asks(struct pt_regs *regs)
 	ON_OWN_STACK(regs);
 	if (!in_scope(&who))
 		return 0;
+	know_goroutines(regs, who.tgid);
 	connection = context = go_key_of(who.tgid, GO_ARGUMENT_1(regs));
 	context.of = 0;
 	if (read_user(&request, sizeof(request), (void *)GO_ARGUMENT_2(regs)))

@@ -18,7 +18,10 @@
 	0xfff /* offset of http.Request.ctx, which is known of the same versions as net/http's below */
 #define GO_LAYOUT_GRPC_69 \
 	0x1000 /* google.golang.org/grpc 1.69 to 1.76: ServerStream begins with a *Stream */
-#define GO_LAYOUT_GRPC_77 0x2000 /* ... 1.77 to 1.83: with a Stream */
+#define GO_LAYOUT_GRPC_77   0x2000 /* ... 1.77 to 1.83: with a Stream */
+#define GO_LAYOUT_CURG_184  0x4000 /* offset of runtime.m.curg: 192 otherwise */
+#define GO_LAYOUT_GOID_160  0x8000 /* of runtime.g.goid: 152 otherwise */
+#define GO_LAYOUT_TLS_SHIFT 16	   /* words from runtime.tlsg to the thread pointer. 0: not known */
 
 /* internal/transport/transport.go: Stream */
 #define GRPC_69_ID	0
@@ -56,6 +59,28 @@ bool go_is_used = false; /* a request of a client's or a stream was ever seen: e
 static __always_inline __u64 go_layouts(struct pt_regs *regs)
 {
 	return bpf_get_attach_cookie(regs) >> COOKIE_FILE_SHIFT;
+}
+
+/* src/runtime/runtime2.go, as in otelgpu/processes/task_runtimes.py */
+#define GO_G_M 48
+
+/*
+ * How the goroutines of a process are reached, by its program: user space looks at a process some milliseconds after its
+ * start, and many have asked for all they ask for and ended by then.
+ */
+static __always_inline void know_goroutines(struct pt_regs *regs, __u32 tgid)
+{
+	__u64 layouts = go_layouts(regs);
+	struct task_path path = {
+		.offset = { -8 * (__s64)(layouts >> GO_LAYOUT_TLS_SHIFT), GO_G_M,
+			    layouts & GO_LAYOUT_CURG_184 ? 184 : 192,
+			    layouts & GO_LAYOUT_GOID_160 ? 160 : 152 },
+		.steps = 4,
+	};
+
+	if (path.offset[0] && !bpf_map_lookup_elem(&task_processes, &tgid) &&
+	    bpf_map_update_elem(&task_processes, &tgid, &path, BPF_ANY))
+		count(COUNTER_TASK_PROCESSES_FULL);
 }
 
 /* What the current goroutine works for: a stream, or what is known of the goroutine itself. */
@@ -117,6 +142,7 @@ int go_reads_frames(struct pt_regs *regs)
 	ON_OWN_STACK(regs);
 	if (!in_scope(&who))
 		return 0;
+	know_goroutines(regs, who.tgid);
 	key = go_key_of(who.tgid, GO_ARGUMENT_1(regs));
 	reader = current_task(who.tgid);
 	if (!reader || reader >> (GO_STREAM_TASK - GO_STREAM_READER) ||
@@ -136,6 +162,7 @@ int go_serves_stream(struct pt_regs *regs)
 	ON_OWN_STACK(regs);
 	if (!in_scope(&who))
 		return 0;
+	know_goroutines(regs, who.tgid);
 	if (go_layouts(regs) & GO_LAYOUT_CONTEXT && read_user(&at, sizeof(at), (void *)at) &&
 	    read_user(&at, sizeof(at), (void *)at))
 		read_user(&id, sizeof(id), (void *)(at + GO_HTTP2_STREAM_ID));

@@ -6,7 +6,7 @@
  * only together with when.
  *
  * How it is reached from the thread pointer is found by user space (otelgpu/processes/task_runtimes.py), once for each
- * process.
+ * process; of Go at the first function that is probed, too (http/go_streams.h).
  */
 #ifndef OTELGPU_TASKS_H
 #define OTELGPU_TASKS_H
