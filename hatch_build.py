@@ -74,7 +74,11 @@ UNWINDER_FLAGS = [
 # What outlives files that are cut off while they are mapped.
 CUT_FILES_SOURCE = Path("otelgpu/kernel/cut_files.c")
 CUT_FILES = Path("otelgpu/_native/libcut_files.so")
-CUT_FILES_FLAGS = ["-shared", "-fPIC", "-std=gnu11", "-O2", "-Wl,-z,now", "-Wall", "-Wextra", "-Werror"]
+LIBRARY_FLAGS = ["-shared", "-fPIC", "-std=gnu11", "-O2", "-Wl,-z,now", "-Wall", "-Wextra", "-Werror"]
+
+# What hands libbpf's warnings on, and drops the rest.
+BPF_MESSAGES_SOURCE = Path("otelgpu/kernel/bpf_messages.c")
+BPF_MESSAGES = Path("otelgpu/_native/libbpf_messages.so")
 
 # What writes spans from rows of operations.
 SPANWRITER_SOURCES = Path("otelgpu/spanwriter")
@@ -269,7 +273,13 @@ def build_unwinder(root: Path, *, force: bool = False) -> list[Path]:
 def build_cut_files(root: Path, *, force: bool = False) -> list[Path]:
     """Bring the library up to date that outlives files that are cut off, and return it; none without a compiler."""
     sources = [CUT_FILES_SOURCE] if (root / CUT_FILES_SOURCE).exists() else []
-    return _build_native(root, CUT_FILES, CUT_FILES_FLAGS, sources, [], force=force)
+    return _build_native(root, CUT_FILES, LIBRARY_FLAGS, sources, [], force=force)
+
+
+def build_bpf_messages(root: Path, *, force: bool = False) -> list[Path]:
+    """Bring the library up to date that filters libbpf's messages, and return it; none without a compiler."""
+    sources = [BPF_MESSAGES_SOURCE] if (root / BPF_MESSAGES_SOURCE).exists() else []
+    return _build_native(root, BPF_MESSAGES, LIBRARY_FLAGS, sources, [], force=force)
 
 
 def build_spanwriter(root: Path, *, force: bool = False) -> list[Path]:
@@ -414,7 +424,10 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-BUILDS = (build, build_inject, build_bridge, build_unwinder, build_cut_files, build_spanwriter)
+BUILDS = (
+    *(build, build_inject, build_bridge),
+    *(build_unwinder, build_cut_files, build_bpf_messages, build_spanwriter),
+)
 
 
 class BpfBuildHook(BuildHookInterface):  # type: ignore[type-arg]

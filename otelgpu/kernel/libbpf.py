@@ -14,12 +14,21 @@ import resource
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from ctypes import POINTER, byref, c_bool, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import byref, c_char_p, c_size_t, c_uint32, c_void_p
 from functools import cache, partial
-from typing import Any, Final, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from otelgpu.errors import OtelgpuError
 from otelgpu.kernel.kernel_btf import lacking_features
+from otelgpu.kernel.libbpf_functions import (
+    FUNCTIONS,
+    QUICK_FUNCTIONS,
+    KprobeOptions,
+    PrintFunction,
+    TracepointOptions,
+    UprobeOptions,
+)
 from otelgpu.kernel.uprobe_links import (
     ATTACH_TYPES,
     PROGRAM_TYPE,
@@ -29,7 +38,7 @@ from otelgpu.kernel.uprobe_links import (
 )
 
 _NEEDED: Final = "libbpf.so.1"
-_PrintFunction = ctypes.CFUNCTYPE(c_int, c_int, c_char_p, c_void_p)
+_FILTER: Final = Path(__file__).parents[1] / "_native" / "libbpf_messages.so"
 
 
 class BpfError(OtelgpuError):
@@ -41,84 +50,9 @@ class BpfError(OtelgpuError):
         self.log = log
 
 
-class _UprobeOptions(ctypes.Structure):
-    """struct bpf_uprobe_opts of libbpf 1.1; later versions accept the shorter ``size``."""
-
-    _fields_ = [
-        ("size", c_size_t),
-        ("ref_ctr_offset", c_size_t),
-        ("bpf_cookie", c_uint64),
-        ("retprobe", c_bool),
-        ("func_name", c_char_p),
-    ]
-
-
-class _TracepointOptions(ctypes.Structure):
-    """struct bpf_tracepoint_opts of libbpf 1.1."""
-
-    _fields_ = [("size", c_size_t), ("bpf_cookie", c_uint64)]
-
-
-class _KprobeOptions(ctypes.Structure):
-    """struct bpf_kprobe_opts of libbpf 1.1."""
-
-    _fields_ = [
-        ("size", c_size_t),
-        ("bpf_cookie", c_uint64),
-        ("offset", c_size_t),
-        ("retprobe", c_bool),
-    ]
-
-
 # struct bpf_prog_info of include/uapi/linux/bpf.h, up to and with `recursion_misses`.
 _RECURSION_MISSES_AT: Final = 208
 _INFORMATION_BYTES: Final = 216
-
-_SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
-    "libbpf_version_string": (c_char_p, ()),
-    "libbpf_set_print": (c_void_p, (_PrintFunction,)),
-    "libbpf_num_possible_cpus": (c_int, ()),
-    "bpf_object__open_mem": (c_void_p, (c_char_p, c_size_t, c_void_p)),
-    "bpf_object__load": (c_int, (c_void_p,)),
-    "bpf_object__close": (None, (c_void_p,)),
-    "bpf_object__next_map": (c_void_p, (c_void_p, c_void_p)),
-    "bpf_object__next_program": (c_void_p, (c_void_p, c_void_p)),
-    "bpf_map__name": (c_char_p, (c_void_p,)),
-    "bpf_map__fd": (c_int, (c_void_p,)),
-    "bpf_map__key_size": (c_uint32, (c_void_p,)),
-    "bpf_map__value_size": (c_uint32, (c_void_p,)),
-    "bpf_map__max_entries": (c_uint32, (c_void_p,)),
-    "bpf_map__set_max_entries": (c_int, (c_void_p, c_uint32)),
-    "bpf_map__reuse_fd": (c_int, (c_void_p, c_int)),
-    "bpf_map__set_autocreate": (c_int, (c_void_p, c_bool)),
-    "bpf_map__initial_value": (c_void_p, (c_void_p, POINTER(c_size_t))),
-    "bpf_program__name": (c_char_p, (c_void_p,)),
-    "bpf_program__section_name": (c_char_p, (c_void_p,)),
-    "bpf_program__autoload": (c_bool, (c_void_p,)),
-    "bpf_program__set_autoload": (c_int, (c_void_p, c_bool)),
-    "bpf_program__set_type": (c_int, (c_void_p, c_int)),
-    "bpf_program__set_expected_attach_type": (c_int, (c_void_p, c_int)),
-    "bpf_program__fd": (c_int, (c_void_p,)),
-    "bpf_program__attach": (c_void_p, (c_void_p,)),
-    "bpf_program__attach_tracepoint_opts": (c_void_p, (c_void_p, c_char_p, c_char_p, c_void_p)),
-    "bpf_program__attach_kprobe_opts": (c_void_p, (c_void_p, c_char_p, c_void_p)),
-    "bpf_program__attach_perf_event": (c_void_p, (c_void_p, c_int)),
-    "bpf_program__attach_uprobe_opts": (c_void_p, (c_void_p, c_int, c_char_p, c_size_t, c_void_p)),
-    "bpf_obj_get_info_by_fd": (c_int, (c_int, c_char_p, POINTER(c_uint32))),
-    "bpf_link__destroy": (c_int, (c_void_p,)),
-    "bpf_link__fd": (c_int, (c_void_p,)),
-    "bpf_iter_create": (c_int, (c_int,)),
-    "bpf_map_lookup_elem": (c_int, (c_int, c_char_p, c_char_p)),
-    "bpf_map_update_elem": (c_int, (c_int, c_char_p, c_char_p, c_uint64)),
-    "bpf_map_delete_elem": (c_int, (c_int, c_char_p)),
-    "bpf_map_get_next_key": (c_int, (c_int, c_char_p, c_char_p)),
-    "bpf_map_lookup_batch": (c_int, (c_int, *(c_void_p,) * 6)),
-    "bpf_map_update_batch": (c_int, (c_int, c_char_p, c_char_p, c_void_p, c_void_p)),
-    "bpf_map_delete_batch": (c_int, (c_int, c_char_p, c_void_p, c_void_p)),
-    "bpf_map_create": (c_int, (c_int, c_char_p, c_uint32, c_uint32, c_uint32, c_void_p)),
-    "bpf_obj_get": (c_int, (c_char_p,)),
-    "bpf_obj_pin": (c_int, (c_int, c_char_p)),
-}
 
 
 class Libbpf:
@@ -126,10 +60,14 @@ class Libbpf:
 
     def __init__(self) -> None:
         try:
-            self._library = ctypes.CDLL(_NEEDED, use_errno=True)
-            for name, (result, arguments) in _SIGNATURES.items():
-                function = getattr(self._library, name)
-                function.restype, function.argtypes = result, arguments
+            for library, signatures in (
+                (ctypes.CDLL(_NEEDED, use_errno=True), FUNCTIONS),
+                (ctypes.PyDLL(_NEEDED, use_errno=True), QUICK_FUNCTIONS),
+            ):
+                for name, (result, arguments) in signatures.items():
+                    function = getattr(library, name)
+                    function.restype, function.argtypes = result, arguments
+                    self.__dict__[name] = function
         except (OSError, AttributeError) as error:
             raise BpfError(
                 f"cannot use {_NEEDED}: {error}",
@@ -139,18 +77,18 @@ class Libbpf:
         libc = ctypes.CDLL(None, use_errno=True)
         self._format = libc.vsnprintf
         self._format.argtypes = (c_char_p, c_size_t, c_char_p, c_void_p)
-        self._print = _PrintFunction(self._on_print)  # kept: libbpf calls it for as long as we live
-        self._library.libbpf_set_print(self._print)
+        self._print = PrintFunction(self._on_print)  # kept: libbpf calls it for as long as we live
+        self.libbpf_set_print(_without_debug(self._print))
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        if name not in _SIGNATURES:
-            raise AttributeError(name)
-        return getattr(self._library, name)  # type: ignore[no-any-return]
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Callable[..., Any]:
+            """A function of the library."""
 
     @property
     def version(self) -> str:
         """Such as ``v1.1``."""
-        return str(self._library.libbpf_version_string().decode())
+        return str(self.libbpf_version_string().decode())
 
     def _on_print(self, level: int, pattern: bytes, arguments: int) -> int:
         if level >= 2:  # LIBBPF_DEBUG
@@ -171,6 +109,16 @@ class Libbpf:
         elif number == errno.ENOMEM:
             hint = "raise the memory limit (ulimit -l, or the container's) or lower ring_bytes"
         return BpfError(f"{what}: {os.strerror(number)}", errno=number, hint=hint, log=log)
+
+
+def _without_debug(receiver: Any) -> Any:
+    """``receiver``, which is not asked for each of thousands of messages where the build made what drops those."""
+    try:
+        library = ctypes.CDLL(str(_FILTER))
+    except OSError:
+        return receiver
+    library.bpf_messages_to(receiver)
+    return ctypes.cast(library.bpf_messages_print, PrintFunction)
 
 
 def _has_verifier_log(said: str) -> bool:
@@ -443,7 +391,7 @@ class Program:
 
     def attach_tracepoint(self, category: str, name: str, cookie: int = 0) -> Link:
         """Attach to one tracepoint of tracefs; a program may be attached to several, and reads the cookie of each."""
-        options = _TracepointOptions(size=ctypes.sizeof(_TracepointOptions), bpf_cookie=cookie)
+        options = TracepointOptions(size=ctypes.sizeof(TracepointOptions), bpf_cookie=cookie)
         link = self._library.bpf_program__attach_tracepoint_opts(
             self._handle, category.encode(), name.encode(), byref(options) if cookie else None
         )
@@ -453,7 +401,7 @@ class Program:
 
     def attach_kprobe(self, symbol: str, cookie: int) -> Link:
         """Attach to a function of the kernel, where it allows that."""
-        options = _KprobeOptions(size=ctypes.sizeof(_KprobeOptions), bpf_cookie=cookie)
+        options = KprobeOptions(size=ctypes.sizeof(KprobeOptions), bpf_cookie=cookie)
         link = self._library.bpf_program__attach_kprobe_opts(self._handle, symbol.encode(), byref(options))
         if not link:
             raise self._library.error(f"cannot attach {self.name} to the kernel's function {symbol}")
@@ -523,8 +471,8 @@ class Program:
         return links
 
     def _attach_single(self, path: str, offset: int, cookie: int, tgid: int, semaphore: int) -> Link:
-        options = _UprobeOptions(
-            size=ctypes.sizeof(_UprobeOptions),
+        options = UprobeOptions(
+            size=ctypes.sizeof(UprobeOptions),
             ref_ctr_offset=semaphore,
             bpf_cookie=cookie,
             retprobe=self.probes == "uretprobe",
