@@ -106,6 +106,7 @@ def start(needs: tuple[Need, ...], modules: tuple[str, ...]) -> tuple[int, socke
 class _Forking:
     """In the process that forks: it does what it is told, and imports meanwhile.
 
+    What it is told of later has time until its privileges end, when the agent has started, or until a worker needs it.
     A socket comes from a reader; a worker is made that answers on it, and its pidfd goes back. The worker waits for the
     modules of its own reader, and for no others. It has nothing to hang in, so it watches over the agent's end, too.
     """
@@ -115,7 +116,7 @@ class _Forking:
         self._readers: dict[int, tuple[socket.socket, Told]] = {}  # by descriptor
         self._poll = select.poll()
         self._poll.register(control, select.POLLIN)
-        self._waiting = dict.fromkeys((*_IMPORTED_WHEN_NEEDED, *modules))
+        self._waiting = dict.fromkeys((*_IMPORTED_WHEN_NEEDED, *modules), 0.0)  # modules, and from when on
         self._watch: Watch | None = None
         self._keeps_all_until_s: float | None = time.monotonic() + _TOLD_WITHIN_S
 
@@ -131,16 +132,16 @@ class _Forking:
                     self._readers.pop(each)[0].close()
             self._watch_over(ready)
             if not ready:
-                self._import(next(iter(self._waiting), ""))
+                now_s = time.monotonic()
+                self._import(next((name for name, from_s in self._waiting.items() if from_s <= now_s), ""))
                 self._give_up()
 
     def _wait_ms(self) -> float | None:
-        if self._waiting:
-            return 0
-        until_s = self._keeps_all_until_s
-        lefts = [None if until_s is None else max(until_s - time.monotonic(), 0)]
-        lefts += [self._watch.left_s()] if self._watch else []
-        return min((each * 1e3 for each in lefts if each is not None), default=None)
+        due_s = [*self._waiting.values()]
+        due_s += [] if self._keeps_all_until_s is None else [self._keeps_all_until_s]
+        lefts = [max(each - time.monotonic(), 0) for each in due_s]
+        lefts += [left] if self._watch and (left := self._watch.left_s()) is not None else []
+        return min(lefts) * 1e3 if lefts else None
 
     def _watch_over(self, ready: list[int]) -> None:
         if (watch := self._watch) is None:
@@ -171,7 +172,8 @@ class _Forking:
         if not data:
             return False
         told = msgspec.msgpack.decode(data, type=Told)
-        self._waiting |= dict.fromkeys(told.modules)
+        for module in told.modules:
+            self._waiting.setdefault(module, self._keeps_all_until_s or 0.0)
         if told.grace_s:
             watched, pipe = descriptors
             self._watch = Watch(watched, pipe, told.grace_s)

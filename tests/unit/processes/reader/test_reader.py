@@ -340,6 +340,22 @@ def test_what_workers_need_is_imported_with_privileges_and_they_have_none_from_t
             reader._worker = None  # the next one is forked anew
 
 
+def test_what_no_worker_needs_yet_is_not_imported_while_the_agent_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "needed_later.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(server, "_TOLD_WITHIN_S", 60.0)
+    with (
+        closing(Forker()) as forker,
+        closing(Reader(PATIENT, forker=forker)) as first,
+        closing(Reader(PATIENT, Confinement(modules=("needed_later",)), forker=forker)) as second,
+    ):
+        time.sleep(0.2)
+        assert first.ask(NOBODYS, questions.has_imported, ("needed_later",)) == 0
+        assert second.ask(NOBODYS, questions.has_imported, ("needed_later",)) == 1
+
+
 def test_a_worker_that_is_asked_nothing_gives_back_what_its_answers_took() -> None:
     def resident() -> int:
         return int(Path(f"/proc/{number}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
