@@ -7,12 +7,14 @@ import sys
 
 DEAR = (
     *("elftools", "pynvml", "importlib.metadata", "email.message", "secrets", "hmac"),
-    *("hashlib", "statistics", "random", "fractions"),
+    *("hashlib", "statistics", "random", "fractions", "ctypes.util", "subprocess", "tempfile"),
     *("grpc", "opentelemetry.sdk", "google.protobuf", "rich", "textual", "numpy.ma", "asyncio"),
 )
 CODE = f"""
 import os
 import sys
+from otelgpu.kernel.quiet_imports import import_quietly
+import_quietly()
 from otelgpu.cli import commands, observe
 from otelgpu.config import Config
 from otelgpu.cli.options import _import_the_rest, families_of

@@ -24,6 +24,7 @@ from otelgpu.kernel.descriptors import close_all_but
 from otelgpu.kernel.heap import give_back
 from otelgpu.kernel.privileges.capabilities import Need
 from otelgpu.kernel.privileges.confinement import confine, keep_only
+from otelgpu.kernel.quiet_imports import spare_masked_arrays
 from otelgpu.kernel.readable import is_readable
 from otelgpu.kernel.stop_guard import Watch
 from otelgpu.processes.reader.messages import (
@@ -51,7 +52,6 @@ _AT_REST_S: Final = 1.0
 """Who was asked nothing for so long gives memory back: for some milliseconds, in which a question would wait."""
 _ENDS_AFTER_S: Final = 10.0
 """Who was asked nothing for so long more ends, and gives back all: 8 to 15 MiB, where forking takes milliseconds."""
-_IMPORTED_WHEN_NEEDED: Final = ("numpy.ma",)  # by numpy.unique and what is made of it
 
 
 class Confinement(Struct, frozen=True, kw_only=True):
@@ -97,6 +97,7 @@ def start(needs: tuple[Need, ...], modules: tuple[str, ...]) -> tuple[int, socke
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps workers
         signal.signal(signal.SIGBUS, signal.SIG_DFL)  # a file that is cut off is the worker's end
         close_all_but({_STANDARD_ERROR, theirs.fileno()})
+        spare_masked_arrays()
         logging.disable(logging.WARNING)  # what is given up here is no news of the session
         _Forking(theirs, needs, modules).serve()
     finally:
@@ -116,7 +117,7 @@ class _Forking:
         self._readers: dict[int, tuple[socket.socket, Told]] = {}  # by descriptor
         self._poll = select.poll()
         self._poll.register(control, select.POLLIN)
-        self._waiting = dict.fromkeys((*_IMPORTED_WHEN_NEEDED, *modules), 0.0)  # modules, and from when on
+        self._waiting = dict.fromkeys(modules, 0.0)  # modules, and from when on
         self._watch: Watch | None = None
         self._keeps_all_until_s: float | None = time.monotonic() + _TOLD_WITHIN_S
 
@@ -188,7 +189,7 @@ class _Forking:
         asked, descriptors, _, _ = socket.recv_fds(reader, FORKED_BYTES, 1)
         if not asked or not descriptors:
             return False
-        for module in (*_IMPORTED_WHEN_NEEDED, *told.modules):
+        for module in told.modules:
             self._import(module)
         try:
             child = os.fork()
