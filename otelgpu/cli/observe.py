@@ -20,6 +20,7 @@ from otelgpu.child import Child, RunningProcesses
 from otelgpu.cli.guidance import Guidance, named
 from otelgpu.cli.headings import HeadedCommand
 from otelgpu.cli.logs import say
+from otelgpu.cli.main import all_is_given_back
 from otelgpu.cli.options import (
     agent_scope,
     attach_source_options,
@@ -115,6 +116,7 @@ def _finish(session: wiring.Agent, guidance: Guidance, quiet: bool) -> None:
     outcome = session.finish()
     if not quiet:
         print_summary(outcome, guidance)
+    all_is_given_back()
 
 
 def print_summary(outcome: wiring.Outcome, guidance: Guidance | None = None) -> None:
