@@ -121,32 +121,44 @@ static int32_t place_of(const struct head_names *names, const uint8_t *name, siz
 	return -1;
 }
 
-struct framing {
-	bool has_length, is_chunked;
-};
-
-/* Fields by which the end of a message is known, or that another protocol follows: whether this one is plain. */
-static bool is_plain(struct framing *framing, const uint8_t *name, size_t name_size,
-		     const uint8_t *value, size_t size)
+/* A Content-Length; whether it is a plain one. */
+static bool read_length(const uint8_t *value, size_t size, struct head *head)
 {
-	if (is_text(name, name_size, "content-length")) {
-		if (framing->has_length || framing->is_chunked || size > 18)
+	int64_t length = 0;
+
+	if (size > 18)
+		return false;
+	for (size_t i = 0; i < size; i++) {
+		if (!(CLASS[value[i]] & DIGIT))
 			return false;
-		framing->has_length = true;
-		for (size_t i = 0; i < size; i++)
-			if (!(CLASS[value[i]] & DIGIT))
-				return false;
-	} else if (is_text(name, name_size, "transfer-encoding")) {
-		if (framing->has_length || framing->is_chunked || !is_text(value, size, "chunked"))
+		length = 10 * length + (value[i] - '0');
+	}
+	head->body = length < BODY_BYTES_AT_MOST ? (int32_t)length : BODY_BYTES_AT_MOST;
+	return true;
+}
+
+/*
+ * Fields by which the end of a message or of the connection is known, or that another protocol follows: whether this
+ * one is plain.
+ */
+static bool is_plain(const uint8_t *name, size_t name_size, const uint8_t *value, size_t size,
+		     struct head *head)
+{
+	if (is_text(name, name_size, "content-length"))
+		return head->body == BODY_UNKNOWN && read_length(value, size, head);
+	if (is_text(name, name_size, "transfer-encoding")) {
+		if (head->body != BODY_UNKNOWN || !is_text(value, size, "chunked"))
 			return false;
-		framing->is_chunked = true;
+		head->body = BODY_CHUNKED;
+	} else if (is_text(name, name_size, "connection")) {
+		head->persists &= is_text(value, size, "keep-alive");
 	}
 	return !is_text(name, name_size, "upgrade");
 }
 
 /* A field, its line's end included. */
 static bool read_field(struct cursor *cursor, const uint8_t *data, const struct head_names *names,
-		       struct framing *framing, struct head *head)
+		       struct head *head)
 {
 	const uint8_t *name = cursor->at, *begin, *end;
 	size_t name_size;
@@ -163,7 +175,7 @@ static bool read_field(struct cursor *cursor, const uint8_t *data, const struct 
 		return false;
 	end = cursor->at;
 	if (!is_next(cursor, "\r\n") ||
-	    !is_plain(framing, name, name_size, begin, (size_t)(end - begin)))
+	    !is_plain(name, name_size, begin, (size_t)(end - begin), head))
 		return false;
 	place = place_of(names, name, name_size);
 	if (place < 0)
@@ -186,7 +198,6 @@ int64_t read_head(const uint8_t *data, int64_t position, int64_t size, uint32_t 
 		  const struct head_names *names, struct head *head)
 {
 	struct cursor cursor = { data + position, data + size };
-	struct framing framing = { false, false };
 
 	if (size > INT32_MAX)
 		return 0;
@@ -196,8 +207,10 @@ int64_t read_head(const uint8_t *data, int64_t position, int64_t size, uint32_t 
 	if (!(is_request ? read_request_line(&cursor, data, head)
 			 : read_status_line(&cursor, head)))
 		return 0;
+	head->body = BODY_UNKNOWN;
+	head->persists = head->minor == 1;
 	while (!is_next(&cursor, "\r\n"))
-		if (!read_field(&cursor, data, names, &framing, head))
+		if (!read_field(&cursor, data, names, head))
 			return 0;
 	return cursor.at - (data + position);
 }

@@ -12,6 +12,9 @@ enum {
 	HEAD_BYTES_AT_MOST = 65536,
 	HEAD_FIELDS_AT_MOST = 32, /* that are wanted */
 	HEAD_VALUE_BYTES = 1024,  /* of a value; what follows is left out */
+	BODY_UNKNOWN = -1,	  /* no field says how long the body is, if there is one */
+	BODY_CHUNKED = -2,
+	BODY_BYTES_AT_MOST = INT32_MAX, /* that are told apart */
 };
 
 /* Names that are wanted, in lower case, one behind the other. */
@@ -33,6 +36,8 @@ struct head {
 	int32_t target_begin, target_end;
 	int32_t minor; /* version */
 	int32_t status;
+	int32_t body;	  /* bytes, by Content-Length, or BODY_* */
+	int32_t persists; /* HTTP/1.1, and no option of the connection but keep-alive */
 	int32_t fields;
 	struct head_field field[HEAD_FIELDS_AT_MOST];
 };

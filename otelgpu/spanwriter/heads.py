@@ -21,7 +21,15 @@ from typing import Final
 
 from otelgpu.spanwriter.library import HeadNames, head_reader
 
-_FIRST: Final = 6
+BODY_UNKNOWN: Final = -1
+BODY_CHUNKED: Final = -2
+"""How long a body is, in place of its length: nothing says so, and it is in chunks."""
+MINOR: Final = 3
+STATUS: Final = 4
+BODY: Final = 5
+PERSISTS: Final = 6
+"""Places among the numbers of a head: see :meth:`HeadReader.read`."""
+FIRST: Final = 8
 """Numbers of ``struct head`` before its fields."""
 _FIELDS: Final = 32
 
@@ -39,15 +47,17 @@ class HeadReader:
         self._text = b"".join(names)
         self._names = HeadNames(text=c_char_p(self._text), ends=ends, count=len(names))
         self._by_reference = ctypes.byref(self._names)
-        self._head = (c_int32 * (_FIRST + 3 * _FIELDS))()
+        self._head = (c_int32 * (FIRST + 3 * _FIELDS))()
         self._read = head_reader()
 
     def read(self, data: bytes, position: int, is_request: bool) -> tuple[int, Sequence[int]] | None:
         """How many bytes the head has that begins there, and where its parts are; None: it is not plain, or not whole.
 
         The numbers: the end of the method, the begin and the end of the target, the minor version, the status, how many
-        wanted fields there are; then of each the place of its name and the begin and the end of its value, of which
-        bytes beyond 1,024 are left out.
+        bytes the body has by ``Content-Length`` (2³¹ - 1: so many or more), else :data:`BODY_UNKNOWN` or
+        :data:`BODY_CHUNKED`, 1 where it is HTTP/1.1 and names no option of the connection but ``keep-alive``, else 0,
+        how many wanted fields there are; then of each the place of its name and the begin and the end of its value, of
+        which bytes beyond 1,024 are left out.
         """
         if self._read is None:
             return None
@@ -55,4 +65,4 @@ class HeadReader:
         size = self._read(data, position, len(data), is_request, self._by_reference, head)
         if not size:
             return None
-        return size, head[: _FIRST + 3 * head[5]]
+        return size, head[: FIRST + 3 * head[FIRST - 1]]

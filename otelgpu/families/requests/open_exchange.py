@@ -114,6 +114,17 @@ class OpenExchange(Struct, kw_only=True, eq=False):
         tunnel = self.method == "CONNECT" and 200 <= self.status_code < 300
         return tunnel or self.status_code == SWITCHING_PROTOCOLS
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether its request is complete and asks for nothing but a response, and nothing of it is in doubt."""
+        return (
+            self.request_done
+            and self.generation is None
+            and self.paired
+            and not (self.answered or self.framing_lost or self.status_code or self.response_bytes)
+            and not (self.error or self.upgrade or self.method == "CONNECT")
+        )
+
     def asked_by(self, call: Call) -> None:
         """A client's call wrote the first bytes of the request."""
         self.published, self.task, self.asked = call.published, call.task, call.asked
@@ -173,6 +184,8 @@ class OpenExchange(Struct, kw_only=True, eq=False):
         self.protocol_version = head.version
         path, self.query_present = path_of(head.target)
         self.path = path[:MAX_PATH].decode("utf-8", "replace")
+        if not head.values:
+            return
         self.user_agent = head.last(b"user-agent")[:MAX_USER_AGENT].decode("utf-8", "replace")
         self._take_upgrade(head)
         parents = head.all(b"traceparent")

@@ -15,6 +15,7 @@ from otelgpu.families.requests.http1.framing import (
     request_framing,
     response_framing,
 )
+from otelgpu.spanwriter.heads import BODY, BODY_CHUNKED, BODY_UNKNOWN, PERSISTS, HeadReader
 
 NAMES = tuple(sorted(HEADERS))
 
@@ -74,4 +75,15 @@ def read(data: bytes, *, is_request: bool, compiled: bool) -> Found:
 def reads_alike(data: bytes, *, is_request: bool) -> bool:
     """Whether both find the same."""
     ours, theirs = (read(data, is_request=is_request, compiled=compiled) for compiled in (True, False))
-    return ours == theirs
+    return ours == theirs and is_framed_alike(data, is_request=is_request)
+
+
+def is_framed_alike(data: bytes, *, is_request: bool) -> bool:
+    """Whether the library says of a plain head's body and connection what the fields of the head say."""
+    reader = _Sink(is_request=is_request).reader
+    found = HeadReader(NAMES).read(data, 0, is_request)
+    if found is None or (head := reader.plain_head(data, 0, found[1])) is None:
+        return True
+    lengths = [min(int(length), 2**31 - 1) for length in head.all(b"content-length")]
+    framing = BODY_CHUNKED if head.all(b"transfer-encoding") else [*lengths, BODY_UNKNOWN][0]
+    return found[1][BODY] == framing and (head.keep_alive or not found[1][PERSISTS])

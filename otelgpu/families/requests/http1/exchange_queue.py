@@ -57,6 +57,11 @@ class ExchangeQueue:
         return self._exchanges[0]
 
     @property
+    def only(self) -> OpenExchange | None:
+        """The one that is open, where just one is."""
+        return self._exchanges[0] if len(self._exchanges) == 1 else None
+
+    @property
     def awaits_assignment(self) -> bool:
         """Whether an exchange is open that is to be assigned now."""
         if not (self._at_server and self._exchanges):

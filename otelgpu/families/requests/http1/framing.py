@@ -25,7 +25,7 @@ from typing import Final, Protocol
 
 import httptools
 
-from otelgpu.spanwriter.heads import HeadReader
+from otelgpu.spanwriter.heads import BODY, BODY_UNKNOWN, FIRST, MINOR, STATUS, HeadReader
 
 MAX_HEAD_BYTES = 65536
 _MAX_LINE_BYTES = 4096
@@ -53,6 +53,7 @@ REQUEST_START = re.compile(
 )
 RESPONSE_START = re.compile(rb"HTTP/1\.[01] [1-9][0-9][0-9](?:[ \r]|$)")
 _VERSIONS = ("1.0", "1.1")
+_BODILESS: Final = (204, 304)
 #: The methods of heads that are plain. All others are llhttp's.
 _PLAIN_METHODS: Final = {
     name.encode(): name for name in ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
@@ -156,7 +157,7 @@ def request_framing(head: Head) -> Framing:
 def response_framing(head: Head, method: str) -> Framing:
     """Return how the body of a response to ``method`` is delimited (RFC 9112, section 6.3)."""
     status = head.status
-    if status < 200 or status in (204, 304) or method == "HEAD" or (method == "CONNECT" and status < 300):
+    if status < 200 or status in _BODILESS or method == "HEAD" or (method == "CONNECT" and status < 300):
         return NO_BODY
     encodings = head.all(b"transfer-encoding")
     if encodings:
@@ -309,6 +310,28 @@ class Http1MessageReader:
         self.offset += len(data)
         return data[start:-2]
 
+    def whole_message(self, data: bytes, *, bodiless: bool = False) -> tuple[int, Sequence[int]] | None:
+        """What :meth:`HeadReader.read` finds, if ``data`` is just one message whose head is plain; nothing is read.
+
+        ``bodiless``: it is a response that has no body, whatever its head says.
+        """
+        if self.state is not _IDLE or (found := self._plain.read(data, 0, self._request)) is None:
+            return None
+        size, places = found
+        body = places[BODY]
+        if body == BODY_UNKNOWN and self._request:
+            body = 0
+        if bodiless or places[STATUS] in _BODILESS:
+            body = 0
+        return found if body >= 0 and size + body == len(data) else None
+
+    def pass_message(self, size: int) -> int:
+        """A whole message of that size was taken in place of :meth:`feed`; where it began."""
+        self.message_start = start = self.offset
+        self.offset = start + size
+        self.wants_body = False
+        return start
+
     def gap(self, size: int) -> bool:
         """Skip ``size`` bytes that were not captured; False when they cost the framing."""
         state, left = self.state, self._left
@@ -348,7 +371,7 @@ class Http1MessageReader:
                 return end
         self.message_start = base + position
         found = self._plain.read(data, position, self._request)
-        if found is not None and (head := self._plain_head(data, position, found[1])) is not None:
+        if found is not None and (head := self.plain_head(data, position, found[1])) is not None:
             self.state = _HEAD
             self._sink.started()
             if self.state is _HEAD:  # else it reads nothing more
@@ -366,7 +389,7 @@ class Http1MessageReader:
         self._sink.started()
         return position
 
-    def _plain_head(self, data: bytes, position: int, places: Sequence[int]) -> Head | None:
+    def plain_head(self, data: bytes, position: int, places: Sequence[int]) -> Head | None:
         """A head that begins there, of what :meth:`HeadReader.read` found; None: of a method that is llhttp's."""
         head = Head(self._wanted)
         if self._request:
@@ -375,11 +398,11 @@ class Http1MessageReader:
                 return None
             head.method, head.target = method, data[places[1] : places[2]]
         else:
-            head.status = places[4]
-        head.version = _VERSIONS[places[3]]
+            head.status = places[STATUS]
+        head.version = _VERSIONS[places[MINOR]]
         head.complete = True
         names, values = self._plain.names, head.values
-        for at in range(6, len(places), 3):
+        for at in range(FIRST, len(places), 3):
             name, value = names[places[at]], data[places[at + 1] : places[at + 2]]
             if name in values:
                 values[name].append(value)

@@ -27,13 +27,20 @@ from typing import Final
 
 from otelgpu.families.requests.http1.directions import Http1RequestDirection, Http1ResponseDirection
 from otelgpu.families.requests.http1.exchange_queue import ExchangeQueue
-from otelgpu.families.requests.http1.framing import REQUEST_START, RESPONSE_START, InvalidHttp, State
+from otelgpu.families.requests.http1.framing import (
+    REQUEST_START,
+    RESPONSE_START,
+    InvalidHttp,
+    State,
+)
 from otelgpu.families.requests.http2 import parser as http2
+from otelgpu.families.requests.llm import reader as llm
 from otelgpu.families.requests.open_exchange import SWITCHING_PROTOCOLS, OpenExchange
 from otelgpu.families.requests.parser_output import ParserOutput
 from otelgpu.families.requests.protocol import Call, ConnectionFacts, Parser, ProtocolSpec, Recognition
 from otelgpu.families.requests.websocket import parser as websocket
 from otelgpu.model.exchange import Named, Role, StartSource
+from otelgpu.spanwriter.heads import PERSISTS, STATUS
 
 #: No client has more open requests on one connection.
 MAX_OPEN = 1024
@@ -113,6 +120,8 @@ class Http1:
 
     def feed(self, call: Call, data: bytes, offset: int, *, from_client: bool) -> None:
         """Take the next bytes of a direction."""
+        if self._take_request(call, data) if from_client else self._take_response(call, data):
+            return
         self.call = call
         direction: Http1RequestDirection | Http1ResponseDirection
         if from_client:
@@ -147,6 +156,71 @@ class Http1:
                 return
         if self.exchanges.awaits_assignment:
             self.exchanges.assign_next(0 if from_client else call.end_ns)
+
+    def _take_request(self, call: Call, data: bytes) -> bool:
+        """Take a call's bytes if they are one whole request, and nothing else is under way or in doubt.
+
+        What the long way does with them and no more; False: nothing was taken.
+        """
+        requests, exchanges, facts = self._requests, self.exchanges, self.facts
+        in_doubt = self._lossy or self.requests_missed or (self._any_missed and facts.pipelines)
+        if exchanges or exchanges.is_crowded or in_doubt or self._responses.reader.state is _LOST:
+            return False
+        if call is requests.call or call is requests.gap_call:
+            return False
+        reader = requests.reader
+        if (found := reader.whole_message(data)) is None or not found[1][PERSISTS]:
+            return False
+        if (head := reader.plain_head(data, 0, found[1])) is None:
+            return False
+        self.call = requests.call = call
+        start = reader.pass_message(len(data))
+        requests.call_offset = start
+        self._reads_ended = False
+        start_ns, source = self._start()
+        exchange = exchanges.open(call, start_ns=start_ns, start_source=source)
+        exchange.fill(head)
+        self.head_seen(exchange)
+        generation = llm.http_reader(exchange.method, exchange.path, self.output)
+        if generation is not None:
+            exchange.generation = generation
+            if generation.request_head(head) and found[0] < len(data):
+                generation.request_body(data[found[0] :])
+            generation.request_ended()
+        exchange.request_bytes = len(data)
+        exchange.request_done = True
+        if self.at_server:
+            exchanges.assign_next(0)
+        return True
+
+    def _take_response(self, call: Call, data: bytes) -> bool:
+        """Take a call's bytes if they are one whole response to the only request there is; else as above."""
+        responses, exchanges = self._responses, self.exchanges
+        exchange = exchanges.only
+        if exchange is None or not exchange.is_plain or self._garbage:
+            return False
+        if call is responses.call or call is responses.gap_call:
+            return False
+        found = responses.reader.whole_message(data, bodiless=exchange.method == "HEAD")
+        if found is None:
+            return False
+        self.call = responses.call = call
+        end_ns = call.end_ns
+        self.response_ns = self._last_response_ns = end_ns
+        exchange.status_code = found[1][STATUS]
+        exchange.response_bytes = len(data)
+        if self.at_server:
+            self.response_ns = call.begin_ns
+            exchange.published = call.published
+        exchange.first_byte_ns = responses.first_byte_ns = self.response_ns
+        exchange.written_by(call.task, end_ns, first=call.task if self.at_server else 0)
+        responses.first_task, responses.interim = call.task, False
+        responses.ended_at = responses.reader.pass_message(len(data)) + len(data)
+        exchange.end_ns = end_ns
+        exchange.answered = True
+        exchanges.unassign(exchange, end_ns)
+        exchanges.finish(exchange, end_ns)
+        return True
 
     def take_streamed(self, data: bytes, begin_ns: int, end_ns: int, task: int) -> bool:
         """Take all bytes that a call moved to the client if they are one whole chunk of a body.
