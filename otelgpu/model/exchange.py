@@ -36,7 +36,7 @@ class StartSource(StrEnum):
     WRITE = "write"  # clients: the call that sent it began
 
 
-class TraceParent(Struct, frozen=True, kw_only=True):
+class TraceParent(Struct, frozen=True, kw_only=True, gc=False):
     """A W3C ``traceparent`` that the client sent (https://www.w3.org/TR/trace-context/, version 00)."""
 
     trace_id: bytes  # 16 bytes
@@ -50,7 +50,7 @@ class TraceParent(Struct, frozen=True, kw_only=True):
         return bool(self.flags & 1)
 
 
-class Published(Struct, frozen=True, kw_only=True):
+class Published(Struct, frozen=True, kw_only=True, gc=False):
     """The context that the process itself published, as a probe read it on the calling thread."""
 
     trace_id: bytes  # 16 bytes
@@ -59,7 +59,7 @@ class Published(Struct, frozen=True, kw_only=True):
     source: int  # ContextSource: THREAD_CONTEXT or OBI
 
 
-class Endpoint(Struct, frozen=True, kw_only=True):
+class Endpoint(Struct, frozen=True, kw_only=True, gc=False):
     """One endpoint of a connection. ``address`` is textual; a Unix socket has the empty address and port 0."""
 
     address: str
@@ -70,7 +70,7 @@ UNKNOWN_ENDPOINT = Endpoint(address="", port=0)
 """An endpoint that is not known, or a Unix socket's."""
 
 
-class Rpc(Struct, frozen=True, kw_only=True):
+class Rpc(Struct, frozen=True, kw_only=True, gc=False):
     """What makes an exchange a remote procedure call."""
 
     system: str  # rpc.system.name: "grpc"
@@ -128,7 +128,7 @@ UNSEEN: Final = frozenset({"capture_gap", "response_not_seen", "connection_evict
 """Why not all of an exchange was seen: bytes were not captured, an answer went another way, or there were too many."""
 
 
-class Exchange(Struct, frozen=True, kw_only=True):
+class Exchange(Struct, frozen=True, kw_only=True, gc=False):
     """A finished request and its response, at one endpoint of a connection.
 
     At a server the request is read and the response written, at a client's the other way round; "read"
@@ -215,7 +215,7 @@ class Exchange(Struct, frozen=True, kw_only=True):
         return str(self.status_code) if failed else ""
 
 
-class Opened(Struct, frozen=True, kw_only=True):
+class Opened(Struct, frozen=True, kw_only=True, gc=False):
     """A request has begun and its head was read: all that its span's identity is made of.
 
     Reported once per exchange, before it is emitted; what was never reported opened is still emitted when it ends.
@@ -236,7 +236,7 @@ class Opened(Struct, frozen=True, kw_only=True):
     tls: bool = False
 
 
-class Named(Struct, frozen=True, kw_only=True):
+class Named(Struct, frozen=True, kw_only=True, gc=False):
     """An exchange is about a request that other processes know by ``request_id`` (an LLM response's ``id``)."""
 
     key: int  # Exchange.key
@@ -246,7 +246,7 @@ class Named(Struct, frozen=True, kw_only=True):
     published: Published | None = None  # on the call that reported the id
 
 
-class ThreadAssignment(Struct, frozen=True, kw_only=True):
+class ThreadAssignment(Struct, frozen=True, kw_only=True, gc=False):
     """A thread began or ended its work for an exchange: the raw material of tier ``thread``.
 
     An exchange is assigned to the thread that read its request, from then until it has been answered (or the

@@ -21,7 +21,7 @@ class Asked(NamedTuple):
     since_ns: int
 
 
-class TaskService(Struct, frozen=True, kw_only=True):
+class TaskService(Struct, frozen=True, kw_only=True, gc=False):
     """What is known of the task that serves a request: told when its head is read, and when it is over.
 
     A task is named by 64 bits of its process, never 0, which may name another one once it has ended.

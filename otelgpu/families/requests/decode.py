@@ -225,7 +225,7 @@ class HttpState:
         layout = self._layouts.get((kind, records.dtype.itemsize))
         if layout is None:
             layout = self._layouts[kind, records.dtype.itemsize] = ChunkLayout(records.dtype)
-        connections = self._connections
+        connections, turns = self._connections, self._turns
         for row in layout.rows(records):
             (
                 time_ns,
@@ -272,7 +272,9 @@ class HttpState:
             chunk = time_ns, end_ns, *by, offset, result, way, data
             if sequence != connection.next_sequence:
                 self._hold_back(connection, sequence, chunk)
-            elif connection.put_off or not self._is_turn(connection, chunk):
+            elif connection.put_off or not (
+                turns is None or connection.ignored or turns.begin(tgid, cgroup, len(data))
+            ):
                 self._hold_back(connection, sequence, chunk, put_off=True)
             else:
                 connection.next_sequence = (sequence + 1) % _SEQUENCES

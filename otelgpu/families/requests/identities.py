@@ -69,7 +69,7 @@ _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
 
-class Identity(Struct, frozen=True, kw_only=True):
+class Identity(Struct, frozen=True, kw_only=True, gc=False):
     """An exchange among the spans."""
 
     context: Context

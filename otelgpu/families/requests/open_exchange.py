@@ -114,17 +114,6 @@ class OpenExchange(Struct, kw_only=True, eq=False):
         tunnel = self.method == "CONNECT" and 200 <= self.status_code < 300
         return tunnel or self.status_code == SWITCHING_PROTOCOLS
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether its request is complete and asks for nothing but a response, and nothing of it is in doubt."""
-        return (
-            self.request_done
-            and self.generation is None
-            and self.paired
-            and not (self.answered or self.framing_lost or self.status_code or self.response_bytes)
-            and not (self.error or self.upgrade or self.method == "CONNECT")
-        )
-
     def asked_by(self, call: Call) -> None:
         """A client's call wrote the first bytes of the request."""
         self.published, self.task, self.asked = call.published, call.task, call.asked

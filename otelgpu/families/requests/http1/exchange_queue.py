@@ -57,9 +57,17 @@ class ExchangeQueue:
         return self._exchanges[0]
 
     @property
-    def only(self) -> OpenExchange | None:
-        """The one that is open, where just one is."""
-        return self._exchanges[0] if len(self._exchanges) == 1 else None
+    def plain(self) -> OpenExchange | None:
+        """The one that is open, where just one is, which asks for a response and no more; nothing of it is in doubt."""
+        if len(self._exchanges) != 1:
+            return None
+        exchange = self._exchanges[0]
+        is_waiting = exchange.request_done and not (exchange.answered or exchange.status_code)
+        is_whole = exchange.paired and not (
+            exchange.framing_lost or exchange.response_bytes or exchange.error
+        )
+        asks_more = exchange.generation is not None or exchange.upgrade or exchange.method == "CONNECT"
+        return exchange if is_waiting and is_whole and not asks_more else None
 
     @property
     def awaits_assignment(self) -> bool:
@@ -184,6 +192,15 @@ class ExchangeQueue:
         unknown = [exchange for exchange in waiting if not exchange.status_code]
         for exchange in unknown if others or len(unknown) > 1 else ():
             exchange.paired = False
+
+    def finish_plain(self, exchange: OpenExchange) -> None:
+        """Emit what :attr:`plain` gave, once it was answered: as :meth:`unassign` and :meth:`finish` do."""
+        self.unassign(exchange, exchange.end_ns)
+        if self._at_server and exchange.has_task:
+            self._output.tasks.append(exchange.service(self._facts.identity, is_over=True))
+        self._output.exchanges.append(exchange.finish(self._facts))
+        self._exchanges.clear()
+        self.is_crowded = False
 
     def finish(self, exchange: OpenExchange, time_ns: int) -> None:
         """Emit an exchange that is over since ``time_ns``."""

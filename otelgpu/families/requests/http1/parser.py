@@ -196,10 +196,8 @@ class Http1:
     def _take_response(self, call: Call, data: bytes) -> bool:
         """Take a call's bytes if they are one whole response to the only request there is; else as above."""
         responses, exchanges = self._responses, self.exchanges
-        exchange = exchanges.only
-        if exchange is None or not exchange.is_plain or self._garbage:
-            return False
-        if call is responses.call or call is responses.gap_call:
+        exchange = exchanges.plain
+        if exchange is None or self._garbage or call is responses.call or call is responses.gap_call:
             return False
         found = responses.reader.whole_message(data, bodiless=exchange.method == "HEAD")
         if found is None:
@@ -218,8 +216,7 @@ class Http1:
         responses.ended_at = responses.reader.pass_message(len(data)) + len(data)
         exchange.end_ns = end_ns
         exchange.answered = True
-        exchanges.unassign(exchange, end_ns)
-        exchanges.finish(exchange, end_ns)
+        exchanges.finish_plain(exchange)
         return True
 
     def take_streamed(self, data: bytes, begin_ns: int, end_ns: int, task: int) -> bool:
