@@ -96,6 +96,39 @@ class Identity(Struct, frozen=True, kw_only=True, gc=False):
         )
 
 
+def _opening_of(exchange: Exchange) -> Opened:
+    """What its identity is made of."""
+    return Opened(
+        key=exchange.key,
+        tgid=exchange.tgid,
+        tid=exchange.tid,
+        start_ns=exchange.start_ns,
+        role=exchange.role,
+        parent=exchange.parent,
+        wire_id=exchange.wire_id,
+        task=exchange.task,
+        asked=exchange.asked,
+        path=exchange.path,
+        user_agent=exchange.user_agent,
+    )
+
+
+def _is_same(opened: Opened, exchange: Exchange) -> bool:
+    """Whether that is what was known when it opened: who worked for it, and of whom, may have turned out since."""
+    return (
+        opened.tid == exchange.tid
+        and opened.task == exchange.task
+        and opened.tgid == exchange.tgid
+        and opened.parent is exchange.parent
+        and opened.asked is exchange.asked
+        and opened.wire_id == exchange.wire_id
+        and opened.start_ns == exchange.start_ns
+        and opened.role is exchange.role
+        and opened.path == exchange.path
+        and opened.user_agent == exchange.user_agent
+    )
+
+
 def exports_telemetry(exchange: Exchange) -> bool:
     """Whether an exchange carries telemetry: no work of a service, and no span of ours."""
     if exchange.rpc is not None:
@@ -185,19 +218,9 @@ class Identities:
 
         A request and what was sent for it are each wanted or not by themselves, in one trace.
         """
-        opened = Opened(
-            key=exchange.key,
-            tgid=exchange.tgid,
-            tid=exchange.tid,
-            start_ns=exchange.start_ns,
-            role=exchange.role,
-            parent=exchange.parent,
-            wire_id=exchange.wire_id,
-            task=exchange.task,
-            asked=exchange.asked,
-            path=exchange.path,
-            user_agent=exchange.user_agent,
-        )
+        opened = self._opened.get(exchange.key)
+        if opened is None or not _is_same(opened, exchange):
+            opened = _opening_of(exchange)
         _remember(self._opened, exchange.key, opened)
         _remember(self._ends_ns, exchange.key, exchange.end_ns)
         found = self._find(opened)
