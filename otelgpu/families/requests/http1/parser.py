@@ -164,18 +164,17 @@ class Http1:
         """
         requests, exchanges, facts = self._requests, self.exchanges, self.facts
         in_doubt = self._lossy or self.requests_missed or (self._any_missed and facts.pipelines)
-        if exchanges or exchanges.is_crowded or in_doubt or self._responses.reader.state is _LOST:
-            return False
-        if call is requests.call or call is requests.gap_call:
+        if in_doubt or exchanges or exchanges.is_crowded or self._responses.reader.state is _LOST:
             return False
         reader = requests.reader
         if (found := reader.whole_message(data)) is None or not found[1][PERSISTS]:
             return False
         if (head := reader.plain_head(data, 0, found[1])) is None:
             return False
-        self.call = requests.call = call
         start = reader.pass_message(len(data))
-        requests.call_offset = start
+        if call is not requests.call:
+            requests.call, requests.call_offset = call, start
+        self.call = call
         self._reads_ended = False
         start_ns, source = self._start()
         exchange = exchanges.open(call, start_ns=start_ns, start_source=source)
@@ -197,7 +196,7 @@ class Http1:
         """Take a call's bytes if they are one whole response to the only request there is; else as above."""
         responses, exchanges = self._responses, self.exchanges
         exchange = exchanges.plain
-        if exchange is None or self._garbage or call is responses.call or call is responses.gap_call:
+        if exchange is None or self._garbage:
             return False
         found = responses.reader.whole_message(data, bodiless=exchange.method == "HEAD")
         if found is None:

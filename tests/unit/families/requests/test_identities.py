@@ -74,6 +74,13 @@ def test_a_request_of_nobody_known_is_a_root_of_the_seeds_making() -> None:
     assert any(one.context.trace_id) and any(one.context.span_id)
 
 
+def test_which_thread_sent_a_request_may_turn_out_after_it_opened() -> None:
+    session = Session()
+    session.serve(server(1, tid=5))
+    session.open(client(2, tid=6))
+    assert session.made.of(client(2, tid=5)).parent_span_id == session.context(1).span_id
+
+
 def test_of_a_request_that_was_shed_nothing_is_kept() -> None:
     session = Session()
     for key in range(1, 2 * ENDED_REMEMBERED):

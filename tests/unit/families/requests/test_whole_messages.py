@@ -120,12 +120,37 @@ def _answering(data: bytes, options: dict[str, Any]) -> Step:
     return lambda ends: ends.answer(data, **options)
 
 
+TWO = REQUESTS["get"], REQUESTS["post"]
+
+
+def arrived(batches: list[Batch]) -> list[Batch]:
+    """The same of what had come to the host before it was read."""
+    for batch in batches:
+        batch.records["chunk"]["arrival_ns"] = 1_000_000
+    return batches
+
+
+def between(asked: list[Batch], answered: list[Batch]) -> list[Batch]:
+    """An answer by another thread between two buffers of a call, as records of several threads may come."""
+    first, second = arrived(asked)
+    for batch in answered:
+        batch.records["chunk"]["head"]["time_ns"] = first.records["chunk"]["head"]["time_ns"]
+    sequences = [batch.records["chunk"]["sequence"].copy() for batch in (second, *answered)]
+    for batch, sequence in zip((*answered, second), sequences, strict=True):
+        batch.records["chunk"]["sequence"] = sequence
+    return [first, *answered, second]
+
+
 STEPS: dict[str, Step] = {
     **{f"asks {n}{how}": _asking(d, o) for n, d in REQUESTS.items() for how, o in HOW.items()},
     **{f"answers {n}{how}": _answering(d, o) for n, d in RESPONSES.items() for how, o in HOW.items()},
     "a request in two calls": lambda e: e.ask(REQUESTS["post"][:30]) + e.ask(REQUESTS["post"][30:]),
     "an answer in two calls": lambda e: e.answer(RESPONSES["ok"][:20]) + e.answer(RESPONSES["ok"][20:]),
     "two requests in one call": lambda e: e.moved(e.to_server, REQUESTS["get"], REQUESTS["post"]),
+    "two requests that had arrived in one call": lambda e: arrived(e.moved(e.to_server, *TWO)),
+    "an answer while that goes on": lambda e: between(
+        e.moved(e.to_server, *TWO), e.answer(RESPONSES["ok"], tid=202)
+    ),
     "two answers in one call": lambda e: e.moved(e.to_client, RESPONSES["ok"], RESPONSES["empty"]),
     "a request whose record is lost": lambda e: e.ask(REQUESTS["get"])[:0],
     "an answer whose record is lost": lambda e: e.answer(RESPONSES["ok"])[:0],
@@ -180,6 +205,7 @@ OPENINGS = st.sampled_from([{}, {"nonblocking": True}, {"late": True}, None])
 @example(
     {"late": True}, "SERVER", [["asks get", "answers a body alone", "asks get", "asks get", "answers ok"]]
 )
+@example({}, "SERVER", [["an answer while that goes on", "answers ok"]])
 @example({}, "SERVER", [["asks close", "answers ok", "asks get", "answers ok"]])
 @examples(400)
 @given(OPENINGS, st.sampled_from(("SERVER", "CLIENT")), st.lists(EXCHANGES | ANY, max_size=6))
