@@ -9,10 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-pytest.importorskip("mcp", reason="needs the MCP SDK: pip install 'otelgpu[mcp]'")
-
 from tests.rig import ROOT
-from tests.unit.mcp.served import environment, given, over_streams
 
 pytestmark = [pytest.mark.kernel, pytest.mark.slow]
 
@@ -29,6 +26,10 @@ while True:
 
 
 def test_a_running_process_is_profiled_and_diagnosed_by_what_the_answers_say(tmp_path: Path) -> None:
+    pytest.importorskip("mcp", reason="needs the MCP SDK: pip install 'otelgpu[mcp]'")
+    # Two seconds to import, and this module is collected by every worker.
+    from tests.unit.mcp.served import environment, given, over_streams
+
     async def run(pid: int) -> None:
         async with over_streams("--allow-profile") as client:
             taken = given(await client.call_tool("profile", {"pid": pid, "seconds": 4}))

@@ -85,7 +85,7 @@ def pythons() -> Sequence[Python]:
     paths += [path for name in names for path in Path.home().glob(f".pyenv/versions/*/bin/{name}")]
     looked: dict[tuple[Path, Path | None], Python] = {}
     for path in dict.fromkeys(path.resolve() for path in paths if path.exists()):
-        if (python := _look(path, None)) is not None:
+        if not _is_script(path) and (python := _look(path, None)) is not None:
             looked[(python.path, None)] = python
     for root in filter(None, os.environ.get("OTELGPU_PYTHON_ROOTS", "").split(":")):
         for name in names:
@@ -93,6 +93,12 @@ def pythons() -> Sequence[Python]:
             if (Path(root) / "usr/bin" / name).exists() and (python := _look(path, Path(root))):
                 looked[(python.path, python.root)] = python
     return sorted(looked.values(), key=lambda each: (each.minor, str(each)))
+
+
+def _is_script(path: Path) -> bool:
+    """As pyenv's on PATH are: each takes 0.2 s to say which of its interpreters it runs, all of which are listed."""
+    with path.open("rb") as file:
+        return file.read(2) == b"#!"
 
 
 def _look(path: Path, root: Path | None) -> Python | None:
