@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from tests.kernel.observing import Session, read_metrics
+from tests.kernel.observing import Session, read_metrics, wait_until
 from tests.rig import fake_cudart_path, start_cuda_client
+from tests.rig.breakpoints import Code
 from tests.rig.cgroup import in_cgroup, own_cgroup, remove_cgroup
 
 ATTACKER: Final = 65_533
@@ -23,6 +24,8 @@ ATTACKER: Final = 65_533
 MOST_RSS_BYTES: Final = 200 << 20
 END_S: Final = 5.0
 """How long the agent may take to end on SIGTERM, whatever is done to it."""
+COMPLETE_S: Final = 1.0
+"""From a library's first probe to its last: they come in a few calls of the kernel, on a machine that is flooded."""
 VICTIM: Final = """
 import socket, sys, threading, time
 requests, pause_s, each = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
@@ -83,16 +86,22 @@ class Stage:
             assert victim.wait(timeout_s) == 0
 
     def run_new_libraries(self, victims: int, *, calls: int, probed_s: float) -> None:
-        """Have victims make calls, each of a library that nobody has probed before: there is ``probed_s`` for that."""
+        """Have victims make calls, each of a library that nobody has probed before; an AssertionError when one
+        of them is not probed within ``probed_s``, :data:`COMPLETE_S` before the calls.
+        """
         with contextlib.ExitStack() as running:
-            clients = []
+            clients, launches = [], []
             for number in range(victims):
                 library = self.folder / str(number) / "libcudart.so.12"
                 library.parent.mkdir()
                 shutil.copy(fake_cudart_path(), library)
                 start = start_cuda_client(prefix=self.victim, library=library, calls=calls)
-                clients.append(running.enter_context(start))
-            time.sleep(probed_s)
+                client = running.enter_context(start)
+                clients.append(client)
+                launches.append(Code(client.pid, library, "cudaLaunchKernel"))
+            first_s = probed_s - COMPLETE_S
+            wait_until(lambda: all(each.is_probed() for each in launches), "all are probed", first_s)
+            time.sleep(COMPLETE_S)
             for client in clients:
                 client.finish()
 

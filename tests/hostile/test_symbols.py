@@ -50,7 +50,7 @@ ATTACHED_S = 5.0
 """How long new programs may wait for their probes while somebody else keeps both processors busy, too."""
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def dear() -> Iterator[list[Path]]:
     """45 MB each, of names that are almost those of wanted functions."""
     names = [f"{name}{number}" for name in WANTED for number in range(400)]
