@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -28,6 +29,7 @@ HZ: Final = 99
 THREADS: Final = 50
 OTELGPU: Final = "otelgpu profile -t python,cpu"
 NOBODY: Final = "no profiler"
+SETTLE_S: Final = 1.0
 _PERF_EVENT: Final = 7  # BPF_PROG_TYPE_PERF_EVENT
 _TRACING: Final = 26  # BPF_PROG_TYPE_TRACING
 _SOURCE: Final = Path(__file__).with_name("profile_load.c")
@@ -111,34 +113,40 @@ class Profiler:
     budget: float | None = None
 
 
-def _nothing(pid: int, folder: Path) -> AbstractContextManager[None]:
+def _nothing(settle_s: float, pid: int, folder: Path) -> AbstractContextManager[None]:
     del pid, folder
-    time.sleep(1.0)
+    time.sleep(settle_s)
     return nullcontext()
 
 
-def _otelgpu(pid: int, folder: Path, kinds: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
+def _otelgpu(
+    settle_s: float, pid: int, folder: Path, kinds: str
+) -> AbstractContextManager[subprocess.Popen[bytes]]:
     command = otelgpu("profile", "-p", str(pid), "-t", kinds, "--frequency", str(HZ), "-d", "600")
-    return observer([*command, "--force", "-o", str(folder / "otelgpu.folded")], "profiling", settle_s=1.0)
+    return observer(
+        [*command, "--force", "-o", str(folder / "otelgpu.folded")], "profiling", settle_s=settle_s
+    )
 
 
 def _agent(
-    pid: int, folder: Path, kinds: str, frequency_hz: int
+    settle_s: float, pid: int, folder: Path, kinds: str, frequency_hz: int
 ) -> AbstractContextManager[subprocess.Popen[bytes]]:
     """What an agent does, of one process: its spans and profiles are encoded, and thrown away."""
     command = otelgpu("attach", "-p", str(pid), "--quiet", "--export", "file:/dev/null")
     profiles = {"OTELGPU_PROFILES": kinds, "OTELGPU_PROFILE_FREQUENCY_HZ": str(frequency_hz)}
-    return observer(command, "observing", settle_s=1.0, env=profiles)
+    return observer(command, "observing", settle_s=settle_s, env=profiles)
 
 
-def _perf(pid: int, folder: Path) -> AbstractContextManager[subprocess.Popen[bytes]]:
+def _perf(settle_s: float, pid: int, folder: Path) -> AbstractContextManager[subprocess.Popen[bytes]]:
     command = ["perf", "record", "-g", "-F", str(HZ), "-p", str(pid), "-o", str(folder / "perf.data")]
-    return observer(command, "", settle_s=1.0)
+    return observer(command, "", settle_s=settle_s)
 
 
-def _py_spy(program: str, pid: int, folder: Path) -> AbstractContextManager[subprocess.Popen[bytes]]:
+def _py_spy(
+    settle_s: float, program: str, pid: int, folder: Path
+) -> AbstractContextManager[subprocess.Popen[bytes]]:
     command = [program, "record", "-p", str(pid), "-r", str(HZ), "-d", "600", "-n", "-t", "-f", "raw"]
-    return observer([*command, "-o", str(folder / "py-spy.raw")], "", settle_s=1.0)
+    return observer([*command, "-o", str(folder / "py-spy.raw")], "", settle_s=settle_s)
 
 
 def py_spy() -> str:
@@ -146,42 +154,47 @@ def py_spy() -> str:
     return shutil.which("py-spy", path=str(Path(sys.executable).parent)) or shutil.which("py-spy") or ""
 
 
-def profilers() -> list[Profiler]:
-    """Those that are to be compared, and nothing, with which to compare."""
+def profilers(settle_s: float) -> list[Profiler]:
+    """Those that are to be compared, and nothing, with which to compare; ``settle_s``: before and after each."""
     spy = py_spy()
     return [
         Profiler(
-            name=NOBODY, attach=_nothing, note="the same stretches, for how much they differ", own=False
+            name=NOBODY,
+            attach=partial(_nothing, settle_s),
+            note="the same stretches, for how much they differ",
+            own=False,
         ),
         Profiler(
             name=OTELGPU,
-            attach=partial(_otelgpu, kinds="python,cpu"),
+            attach=partial(_otelgpu, settle_s, kinds="python,cpu"),
             note="on-CPU and waiting; Python, native and kernel frames, named as they come",
             budget=4.0,
         ),
         Profiler(
             name="otelgpu profile -t cpu",
-            attach=partial(_otelgpu, kinds="cpu"),
+            attach=partial(_otelgpu, settle_s, kinds="cpu"),
             note="on-CPU; Python, native and kernel frames, named as they come",
             budget=5.0,
         ),
         Profiler(
             name="perf record -g",
-            attach=_perf,
+            attach=partial(_perf, settle_s),
             missing=_why_no_perf(),
             note="on-CPU; frame pointers only, no Python; names later",
         ),
         Profiler(
             name="py-spy --native",
-            attach=partial(_py_spy, spy),
+            attach=partial(_py_spy, settle_s, spy),
             missing="" if spy else "py-spy is not installed: pip install -e .[bench]",
             note="on-CPU; Python and native frames; stops the program for each sample",
         ),
-        Profiler(name="the agent, no profiles", attach=partial(_agent, kinds="", frequency_hz=19)),
-        Profiler(name="the agent, cpu at 19 Hz", attach=partial(_agent, kinds="cpu", frequency_hz=19)),
+        Profiler(name="the agent, no profiles", attach=partial(_agent, settle_s, kinds="", frequency_hz=19)),
+        Profiler(
+            name="the agent, cpu at 19 Hz", attach=partial(_agent, settle_s, kinds="cpu", frequency_hz=19)
+        ),
         Profiler(
             name=f"the agent, cpu at {HZ} Hz",
-            attach=partial(_agent, kinds="cpu", frequency_hz=HZ),
+            attach=partial(_agent, settle_s, kinds="cpu", frequency_hz=HZ),
             budget=5.0,
         ),
     ]
@@ -209,15 +222,16 @@ def _last_line(output: bytes) -> str:
 
 def rows(quick: bool) -> list[Row]:
     """All of it."""
-    seconds = 0.5 if quick else 4.0
-    found = [row for name, load in LOADS.items() for row in _cost_of_a_sample(name, load, seconds)]
-    found.append(_cost_of_a_switch(seconds))
-    return [*found, *_comparison("mixed", THREADS, seconds, rounds=1 if quick else 3)]
+    seconds, settle_s = (0.5, 0.3) if quick else (4.0, SETTLE_S)
+    with bpf_statistics(), ThreadPoolExecutor(len(LOADS) if quick else 1) as pool:
+        found = list(pool.map(lambda load: _cost_of_a_sample(*load, seconds), LOADS.items()))
+        found.append(_cost_of_a_switch(seconds, settle_s))
+    return [*found, *_comparison("mixed", THREADS, seconds, settle_s, rounds=1 if quick else 3)]
 
 
-def _cost_of_a_sample(name: str, load: Callable[[int], Load], seconds: float) -> list[Row]:
+def _cost_of_a_sample(name: str, load: Callable[[int], Load], seconds: float) -> Row:
     """Time in the BPF program, by the kernel's own clock, for each sample that arrived."""
-    with load(2) as running, tempfile.TemporaryDirectory() as folder, bpf_statistics():
+    with load(2) as running, tempfile.TemporaryDirectory() as folder:
         command = otelgpu("profile", "-p", str(running.pid), "-t", "python,cpu", "--frequency", "997")
         command += ["-d", str(seconds), "-o", f"{folder}/out.folded"]
         spent = 0
@@ -234,28 +248,26 @@ def _cost_of_a_sample(name: str, load: Callable[[int], Load], seconds: float) ->
     if process.returncode or found is None:
         raise BenchError(f"otelgpu profile ended with {process.returncode}: {said[-500:]}")
     samples = int(found[1].replace(",", ""))
-    if not samples:
-        return [not_measured(NAME, f"a sample, {name}", "µs", "no sample was taken")]
-    return [
-        Row(
-            bench=NAME,
-            name=f"a sample, {name}",
-            value=spent / samples / 1e3,
-            unit="µs",
-            note=f"{name}: time in the program that takes them (kernel.bpf_stats_enabled), clock ticks of "
-            f"other processes and of idle CPUs included, for each of {number(samples)} samples",
-        )
-    ]
+    if not samples or not spent:
+        why = "none of its time was seen" if samples else "no sample was taken"
+        return not_measured(NAME, f"a sample, {name}", "µs", why)
+    return Row(
+        bench=NAME,
+        name=f"a sample, {name}",
+        value=spent / samples / 1e3,
+        unit="µs",
+        note=f"{name}: time in the program that takes them (kernel.bpf_stats_enabled), clock ticks of "
+        f"other processes and of idle CPUs included, for each of {number(samples)} samples",
+    )
 
 
-def _cost_of_a_switch(seconds: float) -> Row:
+def _cost_of_a_switch(seconds: float, settle_s: float) -> Row:
     """Time in the program that looks at each switch between threads, of which kind python learns who waits."""
     name = f"a switch between threads, mixed, {THREADS} of them"
     with (
         LOADS["mixed"](THREADS) as load,
         tempfile.TemporaryDirectory() as folder,
-        bpf_statistics(),
-        _otelgpu(load.pid, Path(folder), "python") as process,
+        _otelgpu(settle_s, load.pid, Path(folder), "python") as process,
     ):
         before = _spent(process.pid, _TRACING)
         time.sleep(seconds)
@@ -284,10 +296,10 @@ def _spent(pid: int, kind: int) -> dict[str, tuple[int, int]]:
     return found
 
 
-def _comparison(kind: str, threads: int, seconds: float, *, rounds: int) -> list[Row]:
+def _comparison(kind: str, threads: int, seconds: float, settle_s: float, *, rounds: int) -> list[Row]:
     """Profilers in turn, each between two bare stretches of the same running program."""
     taken: dict[str, list[_Turn]] = {}
-    asked = profilers()
+    asked = profilers(settle_s)
     with LOADS[kind](threads) as load, tempfile.TemporaryDirectory() as folder:
         time.sleep(1)
         for _ in range(rounds):
