@@ -49,8 +49,9 @@ def test_every_truncation_is_survived() -> None:
 def test_every_header_byte_may_be_anything(value: int) -> None:
     for place in range(64 + 56 * 11):
         content = bytearray(SAMPLE[0])
-        content[place] = value
-        use_all_of(content)
+        if content[place] != value:
+            content[place] = value
+            use_all_of(content)
 
 
 @examples(300)
