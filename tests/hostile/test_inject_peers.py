@@ -16,7 +16,7 @@ from tests.rig import ROOT
 
 PEERS = 32
 CALLS = 200
-FLOOD_S = 5.0
+FLOOD_S = 3.0
 MOST_LAG_S = 2.0
 
 

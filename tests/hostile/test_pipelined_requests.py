@@ -20,7 +20,7 @@ def test_requests_are_seen_while_another_container_floods_its_own_server(stage: 
     with stage.agent("--families=http") as agent:
         for _ in range(2):
             stage.attack_with(FLOOD)
-        time.sleep(2)
+        time.sleep(1)
         stage.ask_victim(REQUESTS, pause_s=0.05, of_connection=REQUESTS)
         assert resident_bytes(agent.process.pid, "VmHWM") < MOST_RSS_BYTES
         ends_in_time(agent)

@@ -21,7 +21,7 @@ def test_new_programs_are_probed_while_another_container_maps_without_end(stage:
     with stage.agent("--families=cuda") as agent:
         for _ in range(2):
             stage.attack_with(MAPPER)
-        time.sleep(2)
+        time.sleep(1)
         stage.run_new_libraries(VICTIMS, calls=CALLS, probed_s=ATTACHED_S)
         assert resident_bytes(agent.process.pid, "VmHWM") < MOST_RSS_BYTES
         ends_in_time(agent)
