@@ -103,7 +103,26 @@ def _rows(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
                     "ResourceAttributes": resource,
                     "ScopeName": of_scope["scope"]["name"],
                     "SpanAttributes": _texts(span.get("attributes", ())),
+                    **{f"Events.{name}": cells for name, cells in _events(span.get("events", ())).items()},
+                    **{f"Links.{name}": cells for name, cells in _links(span.get("links", ())).items()},
                 }
+
+
+def _events(events: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    return {
+        "Timestamp": [_time(int(each["timeUnixNano"])) for each in events],
+        "Name": [each["name"] for each in events],
+        "Attributes": [_texts(each.get("attributes", ())) for each in events],
+    }
+
+
+def _links(links: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    return {
+        "TraceId": [each["traceId"] for each in links],
+        "SpanId": [each["spanId"] for each in links],
+        "TraceState": ["" for _ in links],
+        "Attributes": [_texts(each.get("attributes", ())) for each in links],
+    }
 
 
 def _texts(attributes: Iterable[dict[str, Any]]) -> dict[str, str]:
@@ -115,4 +134,6 @@ def _text(value: dict[str, Any]) -> str:
     ((kind, found),) = value.items()
     if kind == "arrayValue":
         return json.dumps([_text(each) for each in found.get("values", ())])
+    if kind == "doubleValue" and float(found).is_integer():
+        return str(int(found))  # as Go's JSON writes it
     return str(found).lower() if kind == "boolValue" else str(found)

@@ -78,9 +78,9 @@ def mcp(
     """Serve recordings to an assistant, read-only, by the Model Context Protocol (pip install 'otelgpu[mcp]').
 
     INPUT: files and folders, as otelgpu view, diagnose and diff read them; an agent's own (--export file:PATH), which
-    grow, are read anew at each call; and clickhouse://USER@HOST/DATABASE/TABLE, for training jobs (the password in
-    CLICKHOUSE_PASSWORD). Nothing else is read. Tools list requests and jobs, get traces, diagnose, compare
-    profiles and explain codes; prompts, completions and credentials are not given.
+    grow, are read anew at each call; and clickhouse://USER@HOST/DATABASE/TABLE, the spans that a Collector puts there
+    (the password in CLICKHOUSE_PASSWORD). Nothing else is read. Tools list requests and jobs, get traces, diagnose,
+    compare profiles and explain codes; prompts, completions and credentials are not given.
 
     \b
     Examples:

@@ -92,7 +92,7 @@ class Inputs:
         if named in self.stores:
             raise OtelgpuError(
                 f"{named!r} is no file",
-                hint="of a store list_jobs and diagnose_ranks read the operations of ranks",
+                hint="list_requests and get_trace read spans of a store, list_jobs and diagnose_ranks operations",
             )
         listed = self.listed()
         if named not in listed:

@@ -64,7 +64,7 @@ def list_jobs(session: Session, arguments: ListJobs) -> Found[JobList]:
     ]
     if not rows:
         following = [Next(tool="list_inputs", why="what other inputs there are")]
-        if arguments.input not in session.inputs.stores:
+        if session.recordings.may_have_spans(arguments.input):
             why = "requests, if it has some"
             following.insert(0, Next(tool="list_requests", arguments={"input": arguments.input}, why=why))
     return Found(result=JobList(jobs=rows, rejected=rejected, limits=limits), next=following)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from otelgpu.cli.mcp.inputs import Inputs
+from otelgpu.cli.mcp.stored_values import restored
 from otelgpu.cli.profile_inputs import is_capture, read_profiles_of, replay_capture
 from otelgpu.config import Config
 from otelgpu.errors import OtelgpuError
@@ -32,17 +33,23 @@ from otelgpu.otlp_json.reader import (
     identity,
     time_ns,
 )
+from otelgpu.store.clickhouse.address import address_of
 from otelgpu.store.files import BrokenFile, is_compressed, pieces
 from otelgpu.store.inputs import open_files, open_tables
 from otelgpu.store.line_files import first_offset, split_lines
 from otelgpu.store.queries import Tables
 from otelgpu.store.reasons import FILES_UNREADABLE
 
+if TYPE_CHECKING:
+    from otelgpu.store.clickhouse.traces import Requests, StoredSpans
+
 NEWEST_BYTES: Final = 256 << 20
 """Of one input so much is read of spans: some 300,000."""
 LARGEST_BYTES: Final = 512 << 20
 """Of a capture, and of a file of profiles, which are read whole."""
 _PIECE_BYTES: Final = 1 << 20
+_SOON_S: Final = 5.0
+"""What is asked of every store, whether it is needed or not, waits no longer."""
 _SERVER, _CLIENT = 2, 3
 _ERROR: Final = 2
 _NONE: Final = bytes(8)
@@ -77,14 +84,15 @@ class SpanSeen(Struct, frozen=True, kw_only=True):
 
 
 class Reading(Struct):
-    """What was left out of one look: ``bytes_before`` the newest part, and what could not be read."""
+    """What was left out of one look: ``bytes_before`` the newest part, ``limits`` of a store, what is unreadable."""
 
     skips: Skips = field(default_factory=Skips)
     bytes_before: int = 0
+    limits: list[str] = field(default_factory=list)
 
     def cut(self) -> list[str]:
         """In sentences."""
-        said = []
+        said = [*self.limits]
         if self.bytes_before:
             said.append(
                 f"{self.bytes_before:,} bytes of the input were not read, only the newest {NEWEST_BYTES >> 20} MiB: "
@@ -110,6 +118,54 @@ class Recordings:
                 reading.bytes_before += path.stat().st_size
                 continue
             left = yield from _spans(path, Reader(path.name, reading.skips), reading, left)
+
+    def requests(self, named: str, reading: Reading, wanted: Requests) -> Iterator[SpanSeen]:
+        """At least the requests that are wanted; of a store only these. Raises as :meth:`spans` does."""
+        if named in self.inputs.stores:
+            return self._stored(named, reading, lambda spans: spans.requests(wanted))
+        return self.spans(named, reading)
+
+    def trace(self, named: str, reading: Reading, trace: str, span: str) -> Iterator[SpanSeen]:
+        """At least a trace and what links to one of its spans ("": none), which are ids in hex. Raises likewise.
+
+        Of a store that one span alone has its attributes, events and links.
+        """
+        if named in self.inputs.stores:
+            return self._stored(named, reading, lambda spans: spans.trace(trace, span))
+        return self.spans(named, reading)
+
+    def targets(self, named: str, ids: Sequence[tuple[bytes, bytes]]) -> dict[bytes, SpanSeen]:
+        """Spans by their ids, of (trace, span); of a store without attributes. Raises likewise."""
+        wanted, reading = {span for _, span in ids}, Reading()
+        traces, spans = {trace.hex() for trace, _ in ids}, {span.hex() for span in wanted}
+        if named in self.inputs.stores:
+            found = self._stored(named, reading, lambda stored: stored.named(traces, spans))
+        else:
+            found = self.spans(named, reading)
+        return {span.id: span for span in found if span.id in wanted}
+
+    def of_store(self, named: str) -> list[str]:
+        """What a store holds, in the words of :func:`~otelgpu.cli.mcp.inputs.contents`. Raises `StoreError`."""
+        from otelgpu.store.clickhouse.client import Client
+        from otelgpu.store.clickhouse.span_lines import are_spans, columns_of
+
+        given = address_of(self.inputs.stores[named], os.environ)
+        address = structs.replace(given, timeout_s=min(given.timeout_s, _SOON_S))
+        columns = columns_of(Client(address), address, address.table)
+        return ["spans", "operations"] if are_spans(columns) else ["operations"]
+
+    def may_have_spans(self, named: str) -> bool:
+        """Of a store whether it has; of what is in files that is seen when they are read. Raises `StoreError`."""
+        return named not in self.inputs.stores or "spans" in self.of_store(named)
+
+    def _stored(
+        self, named: str, reading: Reading, ask: Callable[[StoredSpans], Iterable[bytes]]
+    ) -> Iterator[SpanSeen]:
+        from otelgpu.store.clickhouse.traces import StoredSpans
+
+        address = address_of(self.inputs.stores[named], os.environ)
+        lines = ask(StoredSpans(address, restored, reading.limits))
+        yield from _seen_in(Reader(address.shown, reading.skips), lines)
 
     def whole_file(self, named: str) -> Path:
         """One that is read whole. Raises :class:`OtelgpuError` for one that is too large."""
@@ -164,22 +220,26 @@ def _spans(path: Path, reader: Reader, reading: Reading, most: int) -> Generator
                 return
 
     try:
-        for document in reader.documents(split_lines(read())):
-            for of_resource in document.resource_spans:
-                try:
-                    resource = attributes(of_resource.resource.attributes)
-                except Unreadable as error:
-                    reader.skip(RESOURCES, error)
-                    resource = {}
-                for of_scope in of_resource.scope_spans:
-                    for span in reader.spans(of_scope):
-                        try:
-                            yield _seen(span, of_scope.scope.name, resource)
-                        except Unreadable as error:
-                            reader.skip(SPANS, error)
+        yield from _seen_in(reader, split_lines(read()))
     except (BrokenFile, OSError):
         reading.skips.counts[FILES_UNREADABLE] += 1
     return most - taken
+
+
+def _seen_in(reader: Reader, lines: Iterable[bytes | None]) -> Iterator[SpanSeen]:
+    for document in reader.documents(lines):
+        for of_resource in document.resource_spans:
+            try:
+                resource = attributes(of_resource.resource.attributes)
+            except Unreadable as error:
+                reader.skip(RESOURCES, error)
+                resource = {}
+            for of_scope in of_resource.scope_spans:
+                for span in reader.spans(of_scope):
+                    try:
+                        yield _seen(span, of_scope.scope.name, resource)
+                    except Unreadable as error:
+                        reader.skip(SPANS, error)
 
 
 def _newest(path: Path, most: int, reading: Reading) -> Iterator[bytes]:

@@ -19,10 +19,18 @@ from otelgpu.cli.mcp.session import Session
 from otelgpu.families.gpu.energy.signals import ENERGY_KEY
 from otelgpu.families.steps.names import HINTS
 from otelgpu.model.resource import AttributeValue
+from otelgpu.store.clickhouse.traces import Requests
 
 TIME_TO_FIRST_TOKEN: Final = "gen_ai.latency.time_to_first_token"
 TIME_PER_OUTPUT_TOKEN: Final = "otelgpu.gen_ai.time_per_output_token"
 _MODELS: Final = ("gen_ai.response.model", "gen_ai.request.model")
+_OUTPUT_TOKENS, _STATUS, _ERROR = "gen_ai.usage.output_tokens", "http.response.status_code", "error.type"
+_KEYS: Final = (
+    *_MODELS,
+    *(TIME_TO_FIRST_TOKEN, TIME_PER_OUTPUT_TOKEN, ENERGY_KEY, HINTS),
+    *(_OUTPUT_TOKENS, _STATUS, _ERROR),
+)
+"""All that is looked at."""
 _MOST_SORTED: Final = 1_000
 """Rows that a look keeps: offset and limit go no further."""
 
@@ -90,10 +98,10 @@ class RequestList(Struct, frozen=True, kw_only=True):
 def list_requests(session: Session, arguments: ListRequests) -> Found[RequestList]:
     """Look through all spans once."""
     reading, durations, firsts = Reading(), array("d"), array("d")
-    kept: list[tuple[float, int, SpanSeen, Mapping[str, AttributeValue]]] = []
+    kept: list[tuple[float, int, int, SpanSeen, Mapping[str, AttributeValue]]] = []
     most = min(arguments.offset + arguments.limit, _MOST_SORTED)
     errors, fits = 0, _filter(arguments)
-    for number, span in enumerate(session.recordings.spans(arguments.input, reading)):
+    for number, span in enumerate(session.recordings.requests(arguments.input, reading, _wanted(arguments))):
         if not span.role or not fits(span):
             continue
         given = span.attributes()
@@ -108,9 +116,9 @@ def list_requests(session: Session, arguments: ListRequests) -> Found[RequestLis
         if order is None:
             continue
         push = heapq.heappush if len(kept) < most else heapq.heappushpop
-        push(kept, (order, -number, span, given))
-    best = sorted(kept, key=lambda each: each[:2], reverse=True)[arguments.offset :]
-    rows = [_row(span, given) for _, _, span, given in best]
+        push(kept, (order, -span.begin_ns, -number, span, given))
+    best = sorted(kept, key=lambda each: each[:3], reverse=True)[arguments.offset :]
+    rows = [_row(span, given) for *_, span, given in best]
     end = arguments.offset + len(rows)
     cut = [*reading.cut(), *_rest(end, len(durations))]
     found = RequestList(
@@ -149,6 +157,22 @@ def _order(sort: str, span: SpanSeen, given: Mapping[str, AttributeValue]) -> fl
             return number_of(given, ENERGY_KEY if sort == "energy" else TIME_TO_FIRST_TOKEN)
 
 
+def _wanted(arguments: ListRequests) -> Requests:
+    """As a store is asked, which need not be exact: :func:`_filter` is."""
+    return Requests(
+        keys=_KEYS,
+        models=_MODELS,
+        role=arguments.role,
+        name=arguments.name,
+        service=arguments.service,
+        model=arguments.model,
+        only_errors=arguments.only_errors,
+        least_s=arguments.least_seconds,
+        begin_s=arguments.begin_unix_s,
+        end_s=arguments.end_unix_s,
+    )
+
+
 def _filter(arguments: ListRequests) -> Callable[[SpanSeen], bool]:
     begin_ns, end_ns = arguments.begin_unix_s * 1e9, arguments.end_unix_s * 1e9
 
@@ -178,10 +202,10 @@ def _row(span: SpanSeen, given: Mapping[str, AttributeValue]) -> RequestRow:
         seconds=span.seconds,
         time_to_first_token_s=number_of(given, TIME_TO_FIRST_TOKEN),
         time_per_output_token_s=number_of(given, TIME_PER_OUTPUT_TOKEN),
-        output_tokens=_whole(given.get("gen_ai.usage.output_tokens")),
+        output_tokens=_whole(given.get(_OUTPUT_TOKENS)),
         energy_joules=number_of(given, ENERGY_KEY),
-        status_code=_whole(given.get("http.response.status_code")),
-        error=untrusted.name(given.get("error.type", "error" if span.is_error else "")),
+        status_code=_whole(given.get(_STATUS)),
+        error=untrusted.name(given.get(_ERROR, "error" if span.is_error else "")),
         hints=[untrusted.name(each) for each in hints[:8]] if isinstance(hints, tuple) else [],
     )
 

@@ -14,6 +14,7 @@ from otelgpu.cli.mcp.arguments import Limit, Offset, Word
 from otelgpu.cli.mcp.inputs import Input, Inputs, contents
 from otelgpu.cli.mcp.recordings import Recordings
 from otelgpu.diagnose.rules.rule import Rule
+from otelgpu.errors import OtelgpuError
 
 MOST_LOOKED_INTO: Final = 100
 """Inputs of one answer."""
@@ -37,7 +38,7 @@ class ListInputs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class InputRow(Struct, frozen=True, kw_only=True):
-    """``kind``: folder, file, or store: tables in ClickHouse. ``holds``: what a file is of, by how it begins."""
+    """``kind``: folder, file, or store: tables in ClickHouse. ``holds``: what it is of, by how it begins."""
 
     name: str
     kind: str
@@ -60,17 +61,26 @@ def list_inputs(session: Session, arguments: ListInputs) -> Found[InputList]:
         each for each in known if arguments.containing in (each if isinstance(each, str) else each.name)
     ]
     page = matching[arguments.offset : arguments.offset + min(arguments.limit, MOST_LOOKED_INTO)]
-    rows = [_row(each) for each in page]
+    cut: list[str] = []
+    rows = [_of_store(session, each, cut) if isinstance(each, str) else _row(each) for each in page]
     end = arguments.offset + len(page)
-    cut = [f"{len(matching) - end} more: offset={end}"] if end < len(matching) else []
+    if end < len(matching):
+        cut.append(f"{len(matching) - end} more: offset={end}")
     if session.inputs.beyond:
         cut.append(f"{session.inputs.beyond} files beyond the most that are looked at; name a smaller folder")
     return Found(result=InputList(inputs=rows, matching=len(matching)), next=_next(rows), cut=cut)
 
 
-def _row(one: Input | str) -> InputRow:
-    if isinstance(one, str):
-        return InputRow(name=one, kind="store", bytes=0, modified_unix_s=0.0, holds=["operations"])
+def _of_store(session: Session, store: str, cut: list[str]) -> InputRow:
+    holds: list[str] = []
+    try:
+        holds = session.recordings.of_store(store)
+    except OtelgpuError as error:
+        cut.append(error.message)
+    return InputRow(name=store, kind="store", bytes=0, modified_unix_s=0.0, holds=holds)
+
+
+def _row(one: Input) -> InputRow:
     try:
         status = one.path.stat()
         holds = [] if one.is_folder else contents(one.path)

@@ -16,6 +16,7 @@ from otelgpu.cli.mcp import untrusted
 from otelgpu.cli.mcp.answers import MOST_ROWS, Found, Next
 from otelgpu.cli.mcp.arguments import InputName, SpanId, TraceId
 from otelgpu.cli.mcp.recordings import Reading, SpanSeen
+from otelgpu.cli.mcp.requests import number_of
 from otelgpu.cli.mcp.session import Session
 from otelgpu.errors import OtelgpuError
 from otelgpu.families.steps.hints import HINTS
@@ -115,7 +116,7 @@ def get_trace(session: Session, arguments: GetTrace) -> Found[TraceFound]:
     mine: dict[bytes, SpanSeen] = {}
     linking: list[tuple[SpanSeen, Any]] = []
     beyond = 0
-    for span in session.recordings.spans(arguments.input, reading):
+    for span in session.recordings.trace(arguments.input, reading, arguments.trace_id, arguments.span_id):
         if chosen and len(linking) < MOST_LINKS:
             linking += [(span, link) for link in span.raw.links if _leads_to(link, wanted, chosen)]
         if span.trace != wanted:
@@ -199,8 +200,12 @@ def _groups(spans: Iterable[SpanSeen]) -> list[list[SpanSeen]]:
     groups: dict[str, list[SpanSeen]] = defaultdict(list)
     for span in spans:
         groups[span.name].append(span)
-    ordered = [sorted(group, key=lambda span: -span.seconds) for group in groups.values()]
-    return sorted(ordered, key=lambda group: -sum(span.seconds for span in group))[:_FAN_OUT]
+    ordered = [
+        sorted(group, key=lambda span: (-span.seconds, span.begin_ns, span.id)) for group in groups.values()
+    ]
+    return sorted(ordered, key=lambda group: (-sum(span.seconds for span in group), group[0].begin_ns))[
+        :_FAN_OUT
+    ]
 
 
 def _counts(children: dict[bytes, list[SpanSeen]]) -> dict[bytes, int]:
@@ -224,7 +229,7 @@ def _detail(
     shown = untrusted.attributes(span.attributes())
     resource = untrusted.attributes(span.resource)
     targets = [(trace, target) for link in span.raw.links[:MOST_LINKS] for trace, target in _ids(link)]
-    named_spans = _find(session, named, {target for _, target in targets}) if targets else {}
+    named_spans = session.recordings.targets(named, targets) if targets else {}
     return SpanDetail(
         span_id=span.id.hex(),
         parent_span_id=span.parent.hex() if span.parent != _NONE else "",
@@ -252,12 +257,8 @@ def _noticed(given: Mapping[str, str | int | float | bool]) -> list[str]:
     return [
         f"{hint}: {share:.0%}, {known.description}"
         for hint, known in HINTS.items()
-        if isinstance(share := given.get(HINT_EVIDENCE + hint), float)
+        if (share := number_of(given, HINT_EVIDENCE + hint)) is not None
     ]
-
-
-def _find(session: Session, named: str, wanted: set[bytes]) -> dict[bytes, SpanSeen]:
-    return {span.id: span for span in session.recordings.spans(named, Reading()) if span.id in wanted}
 
 
 def _ids(link: Any) -> Iterator[tuple[bytes, bytes]]:

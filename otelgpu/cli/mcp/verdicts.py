@@ -70,6 +70,7 @@ def _ranks(session: Session, arguments: DiagnoseRanks) -> Found[Diagnosed[RanksR
         end_s=arguments.end_unix_s,
     ) as tables:
         _, report = report_of(tables, query_of_one_job(tables), session.rules)
+    has_spans = session.recordings.may_have_spans(arguments.input)
     following = [
         Next(
             tool="get_trace",
@@ -78,7 +79,7 @@ def _ranks(session: Session, arguments: DiagnoseRanks) -> Found[Diagnosed[RanksR
         )
         for verdict in report.verdicts
         for link in verdict.links[:1]
-        if arguments.input not in session.inputs.stores  # whose spans are not read
+        if has_spans
     ]
     following += [
         Next(tool="explain", arguments={"words": [known.rule]}, why="a known problem that the evidence shows")

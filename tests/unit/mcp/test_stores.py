@@ -58,11 +58,14 @@ def test_a_store_says_what_the_file_says_and_shows_no_password(
     assert PASSWORD not in json.dumps([listed, answers])
 
 
-def test_what_reads_files_reads_no_store(server: Server, tmp_path: Path) -> None:
+def test_what_reads_files_reads_no_store_and_what_reads_spans_no_operations(
+    server: Server, tmp_path: Path
+) -> None:
     box = toolbox(tmp_path / "made", server.url("simulated/ops"))
     store = f"clickhouse://127.0.0.1:{server.port}/simulated/ops"
-    for tool in ("list_requests", "diagnose_stall"):
-        with pytest.raises(OtelgpuError, match="is no file") as raised:
+    asked = {"list_requests": "there are no spans", "diagnose_stall": "is no file"}
+    for tool, said in asked.items():
+        with pytest.raises(OtelgpuError, match=said) as raised:
             box.call(tool, {"input": store})
         assert PASSWORD not in str(raised.value)
     with pytest.raises(OtelgpuError, match="there is no input"):  # an address of its own choosing
