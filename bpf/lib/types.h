@@ -253,8 +253,28 @@ struct gendisk {
 struct request_queue {
 	struct gendisk *disk;
 };
+struct kernfs_node {
+	__u64 id;
+	const char *name;
+};
+struct cgroup {
+	struct kernfs_node *kn;
+};
+struct cgroup_subsys_state {
+	struct cgroup *cgroup;
+};
+struct blkcg {
+	struct cgroup_subsys_state css;
+};
+struct blkcg_gq {
+	struct blkcg *blkcg;
+};
+struct bio {
+	struct blkcg_gq *bi_blkg; /* only with CONFIG_BLK_CGROUP */
+};
 struct request___block { /* not the struct of that name in bpf/verbs */
 	struct request_queue *q;
+	struct bio *bio;
 	unsigned int cmd_flags;
 	unsigned int __data_len;
 };

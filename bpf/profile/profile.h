@@ -61,7 +61,10 @@ struct profile_file {
 	char path[PATH_BYTES]; /* names, the last part first, each with its NUL */
 };
 
-/* A request: a sample whose `other` is the device's number (major << 20 | minor), and above 32 bits REQ_OP_*. */
+/*
+ * A request: a sample whose `other` is the device's number (major << 20 | minor), above 32 bits REQ_OP_*, and above 40
+ * the number of the control group that a thread of the kernel wrote it back for; 0: the thread made it for itself.
+ */
 struct profile_block {
 	struct record_head head;
 	__u64 stack;
@@ -73,6 +76,7 @@ struct profile_block {
 	__u8 reserved[3];
 	__s32 status;	 /* 0, or what blk_status_t the block layer has for the failure */
 	char device[32]; /* name of the disk */
+	char group[64];	 /* that control group: the last part of its path */
 };
 
 /* Why a stack ends before its outermost frame. */

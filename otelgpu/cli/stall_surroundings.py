@@ -13,8 +13,8 @@ from typing import Final
 from msgspec import Struct, structs
 
 from otelgpu.cli.cgroup_writeback import ChargedWrites, charged_writes
-from otelgpu.cli.kernel_files import kernel_text
 from otelgpu.diagnose.stall.surroundings import GroupWrites, Neighbour, Surroundings, Writer
+from otelgpu.processes.kernel_files import kernel_text
 from otelgpu.processes.listing import CpuUse, cpu_use, descendants, list_processes
 
 MOST_NEIGHBOURS: Final = 5

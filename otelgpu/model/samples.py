@@ -41,6 +41,8 @@ FILE_SHIFT: Final = 8
 """Bits of the call below the number of the file in ``other`` of FILE (``FILE_NUMBER_SHIFT``, bpf/profile/files.h)."""
 OPERATION_SHIFT: Final = 32
 """Bits of the device below the operation in ``other`` of BLOCK (``OPERATION_SHIFT``, bpf/profile/block.h)."""
+GROUP_SHIFT: Final = 40
+"""Below the number of the control group that it was written back for; 0: of none (``GROUP_SHIFT``, the same)."""
 
 
 class ThreadState(IntEnum):

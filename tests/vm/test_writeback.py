@@ -29,10 +29,14 @@ def test_each_group_is_charged_what_its_processes_wrote(line: str) -> None:
     command = f"{python} -m tests.vm.in_guest.writeback $(bash {SCRIPTS}/disk.sh)"
     done = guest.run(kernel, command, timeout_s=600)
     assert done.code == 0, done.err
-    alone, beside = json.loads(done.out)
+    found = json.loads(done.out)
+    alone, beside = found["surroundings"]
     for said, group, own, others in ((alone, "/a", 40, 0), (beside, "/b", 10, 30)):
         assert 0 <= said["dirtied_bytes"] - own * MIB < MIB
         writes = said["group_writes"]
         assert (writes["group"], list(writes["bytes_by_device"])) == (group, ["loop0"])
         assert 0 <= writes["bytes_by_device"]["loop0"] - (own + others) * MIB < MIB
         assert others * MIB <= writes["others_dirtied_bytes"] <= (others + 1) * MIB
+    requests = found["requests"]
+    assert requests.keys() == {"first a loop0 write", "second b loop0 write"}
+    assert all(0 <= size - 40 * MIB < MIB for size in requests.values())

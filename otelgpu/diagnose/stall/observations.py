@@ -45,6 +45,7 @@ _FILE_PATH: Final = "file.path"
 _CALL: Final = "otelgpu.call.name"
 _DEVICE: Final = "otelgpu.block.device"
 _OPERATION: Final = "otelgpu.block.operation"
+_WRITTEN_BACK: Final = "otelgpu.block.written_back_for"
 
 Frames = tuple[Frame, ...]
 
@@ -147,6 +148,8 @@ def _rows(batch: ProfileColumns, rejected: Counter[str]) -> Iterator[tuple[int, 
     stacks = [frames_of(batch, stack) for stack in batch.stacks]
     kind, period = batch.sample_type.type, max(batch.period, 1)
     for row in range(len(batch)):
+        if _text(attributes.get(_WRITTEN_BACK), row):
+            continue  # a thread of the kernel made it, for which nobody waits
         tid = value_of(attributes.get(_THREAD_ID), row)
         if not isinstance(tid, int) or tid <= 0:
             rejected["rows_without_thread"] += 1

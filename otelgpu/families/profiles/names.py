@@ -36,6 +36,7 @@ FILE_PATH: Final = "file.path"
 """From the root directory of the process."""
 BLOCK_DEVICE: Final = "otelgpu.block.device"
 BLOCK_OPERATION: Final = "otelgpu.block.operation"
+BLOCK_GROUP: Final = "otelgpu.block.written_back_for"
 PROBE: Final = "otelgpu.probe"
 
 NOT_TAKEN: Final = Frame(type=FrameType.NATIVE, name="[no stack]")

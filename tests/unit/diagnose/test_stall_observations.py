@@ -94,6 +94,15 @@ def test_columns_become_a_verdict() -> None:
     assert verdict.thread is not None and verdict.thread.program == "python3"
 
 
+def test_what_the_kernel_writes_back_is_nobodys_wait() -> None:
+    requests = [
+        columns("block_time", [(at, 5 * MS)], ("k:submit_bio",), **{"otelgpu.block.device": "vda", **labels})
+        for at, labels in ((100, {}), (200, {"otelgpu.block.written_back_for": "pod.slice"}))
+    ]
+    (thread,) = observe(requests).threads
+    assert [row.begin_ns - START for row in thread.of("block_time")] == [100 * MS]
+
+
 def test_a_file_is_read_and_its_exit_code_says_that_something_was_found(tmp_path: Path) -> None:
     path = written(tmp_path / "profile.jsonl", job())
     result = CliRunner().invoke(cli, ["diagnose", "stall", str(path)])

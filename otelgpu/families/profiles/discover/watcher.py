@@ -42,13 +42,15 @@ REASONS: Final = Reasons(
 )
 """What is counted, and what one count means; beside it, what interpreters and unwind tables count."""
 
+BLOCK_PROGRAM: Final = "block_completed"
+"""Loaded where requests to block devices are asked for (bpf/profile/block.h)."""
 _LONG_S: Final = 1.0
 _LAST_S: Final = 5.0  # for all stacks that are left at the end of a session
 _NUMBER: Final = struct.Struct("<Q")
 
 
 class Walked(Protocol):
-    """What BPF has to know of a process before it can walk its stacks: unwind tables, interpreters."""
+    """What BPF has to know of a process: unwind tables, interpreters, its control group."""
 
     @property
     def counters(self) -> Mapping[str, int]:
@@ -222,11 +224,13 @@ class ProfileWatcher:
 
 def open_profile_watcher(loaded: LoadedFamily) -> ProfileWatcher:
     """The watcher of the loaded family, with all that its maps are for."""
+    from otelgpu.families.profiles.discover.charged_groups import ChargedGroups
     from otelgpu.families.profiles.discover.interpreters import Interpreters
     from otelgpu.families.profiles.discover.unwind_tables import UnwindTables
 
     tables, interpreters = UnwindTables(loaded), Interpreters(loaded)
+    walked: list[Walked] = [tables, interpreters]
+    if any(program.name == BLOCK_PROGRAM for program in loaded.programs):
+        walked.append(ChargedGroups(loaded.map("block_owners")))
     ends = {number: word for word, number in loaded.image.btf.enumerators("stack_end").items()}
-    return ProfileWatcher(
-        StackNamer(ends, interpreters), loaded.map("reported_stacks"), (tables, interpreters), tables
-    )
+    return ProfileWatcher(StackNamer(ends, interpreters), loaded.map("reported_stacks"), walked, tables)

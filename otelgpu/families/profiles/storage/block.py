@@ -1,7 +1,7 @@
 """Requests to block devices → metrics. Pure.
 
-In: samples of kind BLOCK, which are all requests of the processes in scope. Out: how long they took, and what they
-moved, by process, device and operation.
+In: samples of kind BLOCK, which are all requests of the processes in scope, and what is written back for them. Out: how
+long they took, and what they moved, by process, device and operation.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from otelgpu.engine.metric import Instrument, Metric
 from otelgpu.engine.metrics import Metrics
 from otelgpu.families.profiles import names
-from otelgpu.families.profiles.storage.profile_rows import NameOf, block_device, block_operation
+from otelgpu.families.profiles.storage.profile_rows import NameOf, block_label
 from otelgpu.model.codes import combine, distinct
 from otelgpu.model.resource import Resource
 from otelgpu.model.samples import SampleKind, Samples
@@ -38,7 +38,7 @@ IO: Final = Metric(
     description="Bytes that those requests moved.",
 )
 METRICS: Final = (DURATION, IO)
-LABELS: Final = (names.BLOCK_DEVICE, names.BLOCK_OPERATION)
+LABELS: Final = (names.BLOCK_DEVICE, names.BLOCK_OPERATION, names.BLOCK_GROUP)
 
 
 class BlockSession:
@@ -58,8 +58,7 @@ class BlockSession:
         for code in np.unique(codes).tolist():
             mine = rows.compress(codes == code)
             owner, number = self._resource_of(int(mine["tgid"][0])), int(mine["other"][0])
-            device = block_device(number, name_of(SampleKind.BLOCK, number))
-            labels = {names.BLOCK_DEVICE: device, names.BLOCK_OPERATION: block_operation(number)}
+            labels = dict(block_label(number, name_of))
             self._metrics.add(DURATION, SCOPE, owner, labels, mine["value"] * 1e-9)
             if mine["size_bytes"].any():
                 self._metrics.add(IO, SCOPE, owner, labels, mine["size_bytes"])

@@ -18,7 +18,7 @@ import numpy as np
 
 from otelgpu.model.files import CUT, DELETED
 from otelgpu.model.inputs import Batch
-from otelgpu.model.samples import FILE_SHIFT, OPERATION_SHIFT, SampleKind
+from otelgpu.model.samples import FILE_SHIFT, GROUP_SHIFT, OPERATION_SHIFT, SampleKind
 
 NAMES: Final = 4096
 """Files, and devices, whose names are kept; of more, those are forgotten that were named least lately."""
@@ -41,6 +41,7 @@ class StorageNames:
     def __init__(self) -> None:
         self._files: dict[int, str] = {}
         self._devices: dict[int, str] = {}
+        self._groups: dict[int, str] = {}
 
     def see(self, batch: Batch) -> None:
         """Learn the names of a batch; of other batches nothing."""
@@ -51,13 +52,20 @@ class StorageNames:
             for number, record in _first_of_each(batch):
                 device = record["device"].item().partition(b"\0")[0]
                 _keep(self._devices, number & _DEVICE, device.decode(errors="replace"))
+                if group := number >> GROUP_SHIFT:
+                    name = record["group"].item().partition(b"\0")[0]
+                    _keep(self._groups, group, name.decode(errors="replace"))
 
     def name(self, kind: int, number: int) -> str:
-        """Path of the file, or name of the device, of a sample of ``kind`` with that ``other``; "": not known."""
+        """Path of the file, or name of the device, of a sample of ``kind`` with that ``other``; "": not known.
+
+        With no device in it: name of the control group.
+        """
         if kind == SampleKind.FILE:
             return self._files.get(number >> FILE_SHIFT, "")
         if kind == SampleKind.BLOCK:
-            return self._devices.get(number & _DEVICE, "")
+            device = number & _DEVICE
+            return self._devices.get(device, "") if device else self._groups.get(number >> GROUP_SHIFT, "")
         return ""
 
 

@@ -16,12 +16,13 @@ from otelgpu.families.profiles.storage.names import last_part
 from otelgpu.model.files import FileCall
 from otelgpu.model.profiles import FrameType, ValueType
 from otelgpu.model.profiling import ProfileKind
-from otelgpu.model.samples import OPERATION_SHIFT, Frame, SampleKind, Samples
+from otelgpu.model.samples import GROUP_SHIFT, OPERATION_SHIFT, Frame, SampleKind, Samples
 
 DIFFERENT: Final = 4096
 """Files and calls of a batch that have a leaf of their own; the rest is one."""
 
 _CALL: Final = 0xFF
+_OPERATION: Final = 0xFF
 _MINOR_BITS: Final = 20
 _DEVICE: Final = (1 << OPERATION_SHIFT) - 1
 _CALLS: Final = {each.value: each.name.lower() for each in FileCall}
@@ -37,7 +38,7 @@ NameOf = Callable[[int, int], str]
 
 def block_operation(number: int) -> str:
     """What a request's ``other`` asks for: ``write``."""
-    operation = number >> OPERATION_SHIFT
+    operation = number >> OPERATION_SHIFT & _OPERATION
     return _OPERATIONS.get(operation, f"operation {operation}")
 
 
@@ -45,6 +46,20 @@ def block_device(number: int, name: str) -> str:
     """The device of a request's ``other``: its name, or ``254:0`` where that is not known."""
     device = number & _DEVICE
     return name or f"{device >> _MINOR_BITS}:{device & (1 << _MINOR_BITS) - 1}"
+
+
+def block_label(number: int, name_of: NameOf) -> tuple[tuple[str, str], ...]:
+    """Attributes of a request by its ``other``: device, operation, and for whom a thread of the kernel made it."""
+    group = number >> GROUP_SHIFT
+    return (
+        (names.BLOCK_DEVICE, block_device(number, name_of(SampleKind.BLOCK, number))),
+        (names.BLOCK_OPERATION, block_operation(number)),
+        *(
+            ((names.BLOCK_GROUP, name_of(SampleKind.BLOCK, group << GROUP_SHIFT) or f"group {group}"),)
+            if group
+            else ()
+        ),
+    )
 
 
 def storage_rows(samples: Samples, rows: Rows, name_of: NameOf) -> list[ProfileRows]:
@@ -88,5 +103,7 @@ def _parts(kind: SampleKind, number: int, name_of: NameOf) -> tuple[str, Label]:
             (names.FILE_CALL, call),
             *(((names.FILE_NAME, file), (names.FILE_PATH, name)) if file else ()),
         )
-    device, operation = block_device(number, name), block_operation(number)
-    return f"[block {device} {operation}]", ((names.BLOCK_DEVICE, device), (names.BLOCK_OPERATION, operation))
+    label = block_label(number, name_of)
+    device, operation, *groups = (text for _, text in label)
+    whose = f" back for {groups[0]}" if groups else ""
+    return f"[block {device} {operation}{whose}]", label

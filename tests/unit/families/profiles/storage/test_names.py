@@ -12,7 +12,7 @@ from otelgpu.families.profiles.storage import names as storage_names
 from otelgpu.families.profiles.storage.names import PathEnd
 from otelgpu.kernel.loader import read_image
 from otelgpu.model.inputs import Batch
-from otelgpu.model.samples import FILE_SHIFT, OPERATION_SHIFT, SampleKind
+from otelgpu.model.samples import FILE_SHIFT, GROUP_SHIFT, OPERATION_SHIFT, SampleKind
 
 BTF = read_image("profile").btf
 
@@ -46,6 +46,15 @@ def test_a_device_is_found_by_any_operation_on_it() -> None:
     )
     assert found["kind"] == SampleKind.BLOCK
     assert decoder.name_of(SampleKind.BLOCK, 254 << 20) == "vda"
+
+
+def test_a_control_group_is_found_by_its_number_alone() -> None:
+    decoder = ProfileDecoder()
+    other = 3 << GROUP_SHIFT | 1 << OPERATION_SHIFT | 254 << 20
+    decoder.samples(batch(SampleKind.BLOCK, {"other": other, "device": b"vda", "group": b"pod.slice"}))
+    assert decoder.name_of(SampleKind.BLOCK, other) == "vda"
+    assert decoder.name_of(SampleKind.BLOCK, 3 << GROUP_SHIFT) == "pod.slice"
+    assert decoder.name_of(SampleKind.BLOCK, 4 << GROUP_SHIFT) == ""
 
 
 def test_a_name_that_is_no_text_is_shown_all_the_same() -> None:

@@ -16,7 +16,7 @@ from otelgpu.families.profiles.storage.block import BlockSession
 from otelgpu.model.files import FileCall
 from otelgpu.model.profiling import ProfileKind, ProfileSettings
 from otelgpu.model.resource import resource
-from otelgpu.model.samples import FILE_SHIFT, OPERATION_SHIFT, SampleKind
+from otelgpu.model.samples import FILE_SHIFT, GROUP_SHIFT, OPERATION_SHIFT, SampleKind
 from tests.unit.families.profiles.profile_builders import sampled
 
 VDA = 254 << 20
@@ -107,6 +107,25 @@ def test_a_request_says_its_device_and_operation(operation: int, name: str, leaf
     )
     assert leaves(found["block_time"]) == [leaf]
     assert found["block_bytes"].rows["value"].tolist() == [512]
+
+
+def test_what_is_written_back_says_for_which_control_group() -> None:
+    names = {2 << GROUP_SHIFT: "pod.slice", 3 << GROUP_SHIFT: ""}
+    found = reported(
+        SampleKind.BLOCK,
+        *({"other": group << GROUP_SHIFT | 1 << OPERATION_SHIFT | VDA} for group in (0, 2, 3)),
+        names=lambda kind, number: names.get(number, "vda"),
+    )["block_time"]
+    assert leaves(found) == [
+        "[block vda write]",
+        "[block vda write back for pod.slice]",
+        "[block vda write back for group 3]",
+    ]
+    assert [dict(each).get("otelgpu.block.written_back_for") for each in found.labels] == [
+        None,
+        "pod.slice",
+        "group 3",
+    ]
 
 
 def test_more_files_than_have_leaves_of_their_own_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
