@@ -6,17 +6,19 @@ There is no node: what a pod does is in ``test_helm.py``. In the place of the ku
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.cluster.helm import NAMESPACE, RELEASE, Helm, objects_of
 from tests.cluster.node import ApiServer, wait_until
 from tests.deploy.custom_resources import FOLDER as CRDS
-from tests.deploy.manifests import HelmError, missing_helm, read_objects
+from tests.deploy.manifests import CHART, HelmError, collector_files, missing_helm, read_objects
 from tests.rig.llm_server import RigError
 
 pytestmark = pytest.mark.skipif(missing_helm() is not None, reason=str(missing_helm()))
@@ -141,7 +143,7 @@ def test_an_upgrade_takes_away_what_is_switched_off(server: ApiServer, helm: Hel
 
 
 def test_who_watches_may_ask_while_the_switch_is_on_and_the_agent_has_no_token(
-    server: ApiServer, helm: Helm
+    server: ApiServer, helm: Helm, tmp_path: Path
 ) -> None:
     def may_watch() -> bool:
         account = "--as=system:serviceaccount:otelgpu:otelgpu"
@@ -150,7 +152,12 @@ def test_who_watches_may_ask_while_the_switch_is_on_and_the_agent_has_no_token(
         except RigError:  # it fails where it is not allowed
             return False
 
-    helm.put("install", "--set=switch.enabled=true", "--set=switch.apiServer.cidrs={10.97.0.1/32}")
+    older = Path(shutil.copytree(CHART, tmp_path / "older"))  # of when there were no profiles of pods
+    known = yaml.safe_load((older / "values.yaml").read_text())
+    del known["switch"]["profiles"]
+    (older / "values.yaml").write_text(yaml.safe_dump(known))
+    options = ("--set=switch.enabled=true", "--set=switch.apiServer.cidrs={10.97.0.1/32}")
+    helm("install", RELEASE, older, *collector_files("daemonset"), *options)
     spec = live(server, "daemonset", "otelgpu")["spec"]["template"]["spec"]
     with_token = [
         each["name"]
@@ -159,6 +166,9 @@ def test_who_watches_may_ask_while_the_switch_is_on_and_the_agent_has_no_token(
     ]
     assert (with_token, spec["automountServiceAccountToken"]) == (["watch-pods"], False)
     assert may_watch()
+    helm("upgrade", RELEASE, CHART, "--reuse-values", "--set=switch.profiles.enabled=true")
+    spec = live(server, "daemonset", "otelgpu")["spec"]["template"]["spec"]
+    assert "--keep=8" in next(each for each in spec["containers"] if each["name"] == "profile-pods")["args"]
     helm.put("upgrade", "--set=switch.enabled=false")
     assert not may_watch()
 

@@ -50,7 +50,7 @@ priorityClassName: {{ . }}
 {{- end }}
 
 {{- define "otelgpu.annotations" -}}
-{{- $annotations := deepCopy .Values.podAnnotations }}
+{{- $annotations := deepCopy (.Values.podAnnotations | default dict) }}
 {{- if .Values.config }}{{ $_ := set $annotations "checksum/otelgpu" (toYaml .Values.config | sha256sum) }}{{ end }}
 {{- with $annotations }}
 annotations:
