@@ -134,6 +134,7 @@ class Point(_Node):
     as_int: Number | None = None
     as_double: float | str | None = None
     count: Number = 0
+    sum: float | str | None = None
     bucket_counts: list[Number] = []
     explicit_bounds: list[float] = []
 

@@ -161,13 +161,14 @@ class Gathering:
         return self._known[raw]
 
     def _take_metric(self, reader: Reader, owner: Owner, metric: Metric) -> None:
-        for point in metric.sum.data_points if metric.sum is not None else ():
+        points = metric.histogram if metric.name == services.DURATIONS else metric.sum
+        for point in points.data_points if points is not None else ():
             try:
                 if not self.facts.begin_ns <= time_ns(point.time_unix_nano) < self.facts.end_ns:
                     continue
                 if metric.name in devices.TAKEN:
                     self.facts.devices.take(owner, metric, point)
-                elif metric.name in services.TAKEN:
+                elif metric.name in services.TAKEN or metric.name == services.DURATIONS:
                     self.facts.services.take_metric(metric, point)
                 elif metric.name == qp.QUEUE_PAIR_STATUS.name:
                     self._queue_pair_status(owner, point)

@@ -1,7 +1,9 @@
 """Requests between services: from spans of both sides, and from what the Collector's service graph counts. Pure.
 
 A request is a server's span whose parent is the client's span in another service. The service graph connector counts
-the same of traces that this program never sees: where a pair of services is in both, the spans are taken.
+the same of traces that this program never sees: where a pair of services is in both, the spans are taken. A pair has
+more than one series: requests that failed are one of their own, and so are those of each Collector and of each value of
+an attribute that its configuration adds.
 
 Source: opentelemetry-collector-contrib/connector/servicegraphconnector (README: metrics and their attributes).
 """
@@ -13,9 +15,8 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from otelgpu.model.resource import AttributeValue
 from otelgpu.otlp_json.messages import Metric, Point, Span
-from otelgpu.otlp_json.reader import attributes, identity, time_ns
+from otelgpu.otlp_json.reader import attributes, double, identity, time_ns, uint64
 from otelgpu.topology.devices import value_of
 from otelgpu.topology.graph import Call
 from otelgpu.topology.owners import Owner, shown
@@ -23,12 +24,20 @@ from otelgpu.topology.owners import Owner, shown
 REQUESTS: Final = "traces_service_graph_request_total"
 FAILED: Final = "traces_service_graph_request_failed_total"
 TAKEN: Final = frozenset((REQUESTS, FAILED))
+"""Counters."""
+DURATIONS: Final = "traces_service_graph_request_server"
+"""A histogram of seconds, as the server saw them."""
+SECONDS, TIMED = f"{DURATIONS}_seconds_sum", f"{DURATIONS}_seconds_count"
+"""Its sum and its count, as Prometheus calls them."""
 MOST_SPANS: Final = 1 << 20
-_MOST_PAIRS: Final = 1 << 16
+MOST_SERIES: Final = 1 << 16
+_MOST: Final = float(1 << 63)
 _SERVER, _CLIENT, _ERROR, _DELTA = 2, 3, 2, 1
 SPANS, SERVICE_GRAPH = "spans", "servicegraph"
 
 Pair = tuple[str, str]
+Series = tuple[str, int, tuple[tuple[str, str], ...]]
+"""Of a counter: its name, since when it counts in Unix nanoseconds, and its attributes by name."""
 
 
 class _Answered(Struct, frozen=True):
@@ -39,6 +48,7 @@ class _Answered(Struct, frozen=True):
 
 
 class _Counted(Struct):
+    pair: Pair
     value: float
     time_ns: int
     grown: float = 0.0
@@ -52,7 +62,7 @@ class Services(Struct):
     _asked: dict[bytes, str] = field(default_factory=dict)
     _answered: list[_Answered] = field(default_factory=list)
     _seen: set[bytes] = field(default_factory=set)
-    _counted: dict[tuple[str, Pair], _Counted] = field(default_factory=dict)
+    _counted: dict[Series, _Counted] = field(default_factory=dict)
 
     def take_span(self, owner: Owner, span: Span) -> None:
         """A span of any scope. Raises ValueError for ids and times that are none."""
@@ -72,25 +82,52 @@ class Services(Struct):
             self._answered.append(_Answered(parent, owner.service, max(took_ns, 0) / 1e9, failed))
 
     def take_metric(self, metric: Metric, point: Point) -> None:
-        """A point of one of :data:`TAKEN`. Raises ValueError for one that cannot be read."""
-        if metric.sum is None:
+        """A point of one of :data:`TAKEN`, or of :data:`DURATIONS`. Raises ValueError for one that cannot be read."""
+        is_histogram = metric.name == DURATIONS
+        points = metric.histogram if is_histogram else metric.sum
+        if points is None:
             return
-        described: Mapping[str, AttributeValue] = attributes(point.attributes)
-        pair = shown(described.get("client", "")), shown(described.get("server", ""))
+        described = {key: shown(value) for key, value in attributes(point.attributes).items()}
+        is_delta = points.aggregation_temporality == _DELTA
+        start, at = time_ns(point.start_time_unix_nano), time_ns(point.time_unix_nano)
+        if is_histogram:
+            values = {SECONDS: double(point.sum or 0.0), TIMED: float(uint64(point.count))}
+        else:
+            values = {metric.name: value_of(point)}
+        for name, value in values.items():
+            self._take(name, described, value, start_ns=start, at_ns=at, is_delta=is_delta)
+
+    def take_sample(self, name: str, labels: Mapping[str, str], value: float, at_ns: int) -> None:
+        """What a counter that is called as in Prometheus has counted since its process began. Raises ValueError."""
+        described = {key: shown(each) for key, each in labels.items()}
+        self._take(name, described, value, start_ns=self.begin_ns, at_ns=at_ns, is_delta=False)
+
+    def _take(
+        self,
+        name: str,
+        described: Mapping[str, str],
+        value: float,
+        *,
+        start_ns: int,
+        at_ns: int,
+        is_delta: bool,
+    ) -> None:
+        pair = described.get("client", ""), described.get("server", "")
         if not all(pair):
             return
-        at, value = time_ns(point.time_unix_nano), value_of(point)
-        counted = self._counted.get((metric.name, pair))
-        is_delta = metric.sum.aggregation_temporality == _DELTA
+        if not 0 <= value <= _MOST:
+            raise ValueError(f"{value} is no count")
+        series = name, 0 if is_delta else start_ns, tuple(sorted(described.items()))
+        counted = self._counted.get(series)
         if counted is None:
-            if len(self._counted) >= _MOST_PAIRS:
+            if len(self._counted) >= MOST_SERIES:
                 self.beyond += 1
                 return
-            is_whole = is_delta or time_ns(point.start_time_unix_nano) >= self.begin_ns
-            counted = self._counted[metric.name, pair] = _Counted(0.0 if is_whole else value, at - 1)
-        if at > counted.time_ns:
+            is_whole = is_delta or start_ns >= self.begin_ns
+            counted = self._counted[series] = _Counted(pair, 0.0 if is_whole else value, at_ns - 1)
+        if at_ns > counted.time_ns:
             counted.grown += value if is_delta or value < counted.value else value - counted.value
-            counted.value, counted.time_ns = 0.0 if is_delta else value, at
+            counted.value, counted.time_ns = 0.0 if is_delta else value, at_ns
 
     def calls(self) -> list[Call]:
         """Of each pair of services, by name."""
@@ -110,15 +147,23 @@ class Services(Struct):
             )
             for pair, some in found.items()
         }
-        for (name, pair), counted in self._counted.items():
-            if name == REQUESTS and pair not in calls:
-                failed = self._counted.get((FAILED, pair))
+        for pair, each in self._by_pair().items():
+            if REQUESTS in each and pair not in calls:
+                timed = each.get(TIMED, 0.0)
                 calls[pair] = Call(
                     client=pair[0],
                     server=pair[1],
-                    calls=int(counted.grown),
-                    errors=int(failed.grown) if failed is not None else 0,
-                    mean_s=0.0,
+                    calls=int(each[REQUESTS]),
+                    errors=int(each.get(FAILED, 0.0)),
+                    mean_s=each.get(SECONDS, 0.0) / timed if timed > 0 else 0.0,
                     source=SERVICE_GRAPH,
                 )
         return [calls[pair] for pair in sorted(calls)]
+
+    def _by_pair(self) -> dict[Pair, dict[str, float]]:
+        """By a counter's name: what it grew by, of all its series."""
+        found: dict[Pair, dict[str, float]] = {}
+        for (name, _, _), counted in self._counted.items():
+            of_pair = found.setdefault(counted.pair, {})
+            of_pair[name] = of_pair.get(name, 0.0) + counted.grown
+        return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,10 +17,11 @@ from otelgpu.topology.building import build
 from otelgpu.topology.findings import STALE_NS
 from otelgpu.topology.gathering import BEYOND, Facts, Gathering
 from otelgpu.topology.graph import Topology
-from tests.rig.cluster import SECOND, START, Cluster, metrics_line, span, spans_line
+from tests.rig.cluster import SECOND, START, Cluster, listed, metrics_line, span, spans_line
 from tests.rig.examples import examples
 
 HOST = {"host.name": "a"}
+DATA = Path(__file__).parent / "data"
 
 
 def graph(lines: Iterable[bytes | None], facts: Facts | None = None) -> Topology:
@@ -128,12 +130,43 @@ def test_calls_are_requests_from_one_service_to_another() -> None:
     assert found.calls[0].mean_s == pytest.approx(0.01)
 
 
+def counts_of(found: Topology) -> list[tuple[str, str, int, int, str]]:
+    return [(each.client, each.server, each.calls, each.errors, each.source) for each in found.calls]
+
+
 def test_the_collectors_service_graph_counts_where_there_are_no_spans() -> None:
     pair = {"client": "front", "server": "router"}
     counts = [("traces_service_graph_request_total", pair, 70)]
     counts += [("traces_service_graph_request_failed_total", pair, 3)]
     found = graph([metrics_line(HOST, {"traces_service_graph": counts})])
-    assert [(each.calls, each.errors, each.source) for each in found.calls] == [(70, 3, "servicegraph")]
+    assert counts_of(found) == [("front", "router", 70, 3, "servicegraph")]
+
+
+def test_what_a_collector_of_the_service_graph_wrote_is_what_was_sent_to_it() -> None:
+    """Seven requests through three services, of which one failed in the last: two series of one pair, told by turns."""
+    lines = (DATA / "servicegraph.jsonl").read_bytes().splitlines()
+    assert len(lines) > 2
+    found = graph(lines)
+    assert counts_of(found) == [
+        ("front", "router", 7, 0, "servicegraph"),
+        ("router", 'model "x"\\y', 7, 1, "servicegraph"),
+        ("user", "front", 7, 0, "servicegraph"),
+    ]
+    assert [round(each.mean_s, 6) for each in found.calls] == [0.015, 0.008, 0.03]
+    assert found.rejected == {}
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", -1.0, 1e300])
+def test_a_count_that_is_none_is_rejected(value: float | str) -> None:
+    pair = listed({"client": "front", "server": "router"})
+    point = {"attributes": pair, "timeUnixNano": str(START), "asDouble": value}
+    metric = {"name": "traces_service_graph_request_total", "sum": {"dataPoints": [point]}}
+    times = {"attributes": pair, "timeUnixNano": str(START), "sum": value, "count": 1}
+    histogram = {"name": "traces_service_graph_request_server", "histogram": {"dataPoints": [times]}}
+    scope = {"scope": {"name": "traces_service_graph"}, "metrics": [metric, histogram]}
+    line = json.dumps({"resourceMetrics": [{"resource": {}, "scopeMetrics": [scope]}]}).encode()
+    found = graph([line])
+    assert (found.calls, found.rejected) == ([], {"metrics_unreadable": 2})
 
 
 def gpu(uuid: str = "GPU-1", **more: Any) -> dict[str, Any]:
