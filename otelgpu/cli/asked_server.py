@@ -1,15 +1,13 @@
 """A server of the job is asked what it serves: the one place where ``diagnose`` sends something to the observed.
 
 Only where ``--ask-server`` has its address, only on this host's loopback, and with one request that a client may send
-at any time: ``GET /v1/models``, as HTTP/1.0 (RFC 1945), so that the answer ends with the connection. A server that
-wants a key has it from :data:`KEY` as a bearer token (RFC 6750); it goes there and nowhere else.
+at any time: ``GET /v1/models``. A server that wants a key has it from :data:`KEY` as a bearer token (RFC 6750); it goes
+there and nowhere else.
 """
 
 from __future__ import annotations
 
 import re
-import socket
-import time
 from collections.abc import Sequence
 from ipaddress import ip_address
 from typing import Final
@@ -18,6 +16,7 @@ from urllib.parse import urlsplit
 import click
 
 from otelgpu.cli.bearer import bearer_token
+from otelgpu.cli.plain_http import answer_to
 from otelgpu.diagnose.utilization.model_places import NamedModel
 from otelgpu.diagnose.utilization.served_models import PATH, served_models
 
@@ -28,8 +27,6 @@ SECONDS: Final = 1.0
 LARGEST_BYTES: Final = 1 << 18
 """Of an answer with its headers."""
 _PREFIX: Final = re.compile(r"[\w.~/-]{0,256}", re.ASCII)
-_STATUS: Final = re.compile(rb"HTTP/1\.[01] (\d{3})\b")
-_LENGTH: Final = re.compile(rb"^content-length:[ \t]*(\d{1,9})[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
 
 
 class AskedServer:
@@ -64,40 +61,17 @@ class AskedServer:
     def ask(self) -> None:
         """Once, for at most :data:`SECONDS`; what goes wrong is the problem."""
         try:
-            answer = self._answer(time.monotonic() + SECONDS)
+            answer = answer_to(self._request, self._address, seconds=SECONDS, most_bytes=LARGEST_BYTES)
         except OSError as error:
             self.problem = error.strerror or str(error)
             return
-        status = _STATUS.match(answer)
-        head, _, body = answer.partition(b"\r\n\r\n")
-        if status is None:
-            self.problem = "it does not speak HTTP"
-        elif status[1] != b"200":
-            denied = f": {self._denied}" if status[1] in (b"401", b"403") else ""
-            self.problem = f"{PATH} answers {status[1].decode()}{denied}"
-        elif models := served_models(body):
+        if answer.status != 200:
+            denied = f": {self._denied}" if answer.status in (401, 403) else ""
+            self.problem = f"{PATH} answers {answer.status}{denied}"
+        elif models := served_models(answer.body):
             self.models = models
         else:
-            self.problem = f"{PATH} names no model" + (", its answer is cut" if _is_cut(head, body) else "")
-
-    def _answer(self, until_s: float) -> bytes:
-        """All that comes in time, and no more than is read of it. Raises OSError."""
-        found = bytearray()
-        with socket.create_connection(self._address, timeout=SECONDS) as connection:
-            connection.sendall(self._request)
-            while len(found) < LARGEST_BYTES and not _is_whole(found):
-                left_s = until_s - time.monotonic()
-                if left_s <= 0:
-                    raise TimeoutError(f"no answer within {SECONDS:g} s")
-                connection.settimeout(left_s)
-                try:
-                    part = connection.recv(min(1 << 16, LARGEST_BYTES - len(found)))
-                except TimeoutError as error:
-                    raise TimeoutError(f"no answer within {SECONDS:g} s") from error
-                if not part:
-                    break
-                found += part
-        return bytes(found)
+            self.problem = f"{PATH} names no model" + (", its answer is cut" if answer.is_cut else "")
 
 
 def asked_server(_context: click.Context, _parameter: click.Parameter, url: str | None) -> AskedServer | None:
@@ -115,15 +89,3 @@ def _is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def _is_whole(answer: bytes | bytearray) -> bool:
-    """By its length; an answer without one ends with the connection."""
-    head, end, body = answer.partition(b"\r\n\r\n")
-    length = _LENGTH.search(head) if end else None
-    return length is not None and len(body) >= int(length[1])
-
-
-def _is_cut(head: bytes, body: bytes) -> bool:
-    length = _LENGTH.search(head)
-    return len(head) + 4 + len(body) >= LARGEST_BYTES or (length is not None and len(body) < int(length[1]))

@@ -23,11 +23,12 @@ from otelgpu.cli.headings import HeadedCommand
 from otelgpu.cli.page_files import topology_page_files
 from otelgpu.cli.parameters import Duration, UnixTime, duration_option, force_option, refuse_overwriting
 from otelgpu.cli.profile_outputs import Output
+from otelgpu.cli.topology_collector import is_live
 from otelgpu.cli.topology_inputs import Range, own_host, read, version_of
 from otelgpu.cli.verdict_text import FOUND, Lines, counted
 from otelgpu.errors import OtelgpuError
 from otelgpu.model.text import printable
-from otelgpu.topology.graph import FAULTY, MISSING, NOTICE, SLOW, Mark, Topology
+from otelgpu.topology.graph import FAULTY, MISSING, NOTICE, SLOW, Call, Mark, Topology
 from otelgpu.topology.topology_page import topology_page
 from otelgpu.topology.tree import lines
 
@@ -98,7 +99,7 @@ def topology(
     """Nodes, GPUs, NICs, queue pairs, communicators and services, and what is wrong with which. Needs no root.
 
     INPUT: files, folders and globs of OTLP/JSON lines of any number of hosts, or tables as diagnose ranks takes them;
-    or clickhouse://USER@HOST/DATABASE.
+    or clickhouse://USER@HOST/DATABASE; or of a Collector that runs http://HOST:PORT/metrics, for calls of services.
     Without one it shows this host, by sysfs and NVML; with --observe also queue pairs, communicators and calls.
 
     Marked is what is faulty (Xids, errors of ports, failed queue pairs), missing (GPUs, ranks) and slow (verdicts of
@@ -114,6 +115,7 @@ def topology(
       otelgpu topology collected/ --from 2026-05-01T12:00Z --to 2026-05-01T13:00Z --json
       otelgpu topology collected/ --node gpu-017
       otelgpu topology collected/ --follow
+      otelgpu topology http://gateway:8889/metrics
     """
     _check_combination(inputs, follow=follow)
     if inputs and observe_s is not None:
@@ -128,7 +130,8 @@ def topology(
     run.skip(found.rejected)
     _check_names(found, expand)
     if output is not None:
-        title = ", ".join(Path(each).name for each in inputs[:3]) or found.nodes[0].name
+        names = (each if is_live(each) else Path(each).name for each in inputs[:3])
+        title = ", ".join(names) or found.nodes[0].name
         with closing(Output(output)) as file:
             file.write(topology_page(found, topology_page_files(), title=title))
     if as_json:
@@ -142,6 +145,7 @@ def _check_combination(inputs: Sequence[str], *, follow: bool) -> None:
     context = click.get_current_context()
     once = {"begin", "end", "output", "expand", "everything"}
     of_inputs = {"job", "begin", "end", "rack"}
+    of_stored = {"begin", "end"}
     given = {
         name for name in context.params if context.get_parameter_source(name) is not ParameterSource.DEFAULT
     }
@@ -150,6 +154,11 @@ def _check_combination(inputs: Sequence[str], *, follow: bool) -> None:
         (once, follow, "cannot be combined with --follow"),
         ({"every", "duration"}, not follow, "needs --follow"),
         (of_inputs | {"follow"}, not inputs, "needs an INPUT"),
+        (
+            of_stored,
+            any(map(is_live, inputs)),
+            "needs what is stored: a Collector says what it counted until now",
+        ),
     ):
         if is_wrong and (wrong := sorted(names & given)):
             raise click.UsageError(f"{options[wrong[0]]} {words}")
@@ -166,10 +175,16 @@ def _is_found(marks: Iterable[Mark]) -> bool:
     return any(mark.kind != NOTICE for mark in marks)
 
 
+def _sizes(found: Topology) -> list[str]:
+    if not found.nodes:
+        return [counted(len(found.services), "service")]
+    gpus, nics = sum(len(node.gpus) for node in found.nodes), sum(len(node.nics) for node in found.nodes)
+    return [counted(len(found.nodes), "node"), counted(gpus, "GPU"), counted(nics, "NIC")]
+
+
 def _write(found: Topology, expand: Sequence[str], *, everything: bool) -> None:
     out = Lines()
-    gpus, nics = sum(len(node.gpus) for node in found.nodes), sum(len(node.nics) for node in found.nodes)
-    parts = [counted(len(found.nodes), "node"), counted(gpus, "GPU"), counted(nics, "NIC")]
+    parts = _sizes(found)
     parts += [counted(len(found.queue_pairs), "queue pair")] if found.queue_pairs else []
     tree = Tree(Text(", ".join(parts), style="bold"))
     branches = [tree]
@@ -196,8 +211,8 @@ def _follow(
 ) -> bool:
     """Until Ctrl-C, or for ``duration_s``; whether anything but a notice was marked."""
     ends_s = float("inf") if duration_s is None else time.monotonic() + duration_s
-    before: dict[tuple[str, str, str], Mark] = {}
-    nodes, problem, found_any = -1, "", False
+    before: dict[tuple[str, str, str], Mark | Call] = {}
+    said, problem, found_any = "", "", False
     found, seen = None, None
     with until_interrupted() as stopped:
         while True:
@@ -212,12 +227,13 @@ def _follow(
                     click.echo(f"otelgpu: waiting: {problem}", err=True)
             else:
                 problem = ""
-                now = {(mark.place, mark.kind, mark.source): mark for mark in found.marks}
-                if len(found.nodes) != nodes and not as_json:
-                    nodes = len(found.nodes)
-                    _say(
-                        f"{counted(nodes, 'node')}, {counted(sum(len(each.gpus) for each in found.nodes), 'GPU')}"
-                    )
+                now: dict[tuple[str, str, str], Mark | Call] = {
+                    (mark.place, mark.kind, mark.source): mark for mark in found.marks
+                }
+                now |= {("", call.client, call.server): call for call in found.calls}
+                if (size := ", ".join(_sizes(found)[:2])) != said and not as_json:
+                    said = size
+                    _say(said)
                 for state, keys in (
                     ("began", now.keys() - before.keys()),
                     ("ended", before.keys() - now.keys()),
@@ -230,16 +246,19 @@ def _follow(
                 return found_any
 
 
-def _change(state: str, mark: Mark, *, as_json: bool) -> None:
+def _change(state: str, what: Mark | Call, *, as_json: bool) -> None:
+    is_mark = isinstance(what, Mark)
     if as_json:
         document = {
             "time": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
             "state": state,
-            "mark": msgspec.to_builtins(mark),
+            "mark" if is_mark else "call": msgspec.to_builtins(what),
         }
         click.echo(json.dumps(document, ensure_ascii=False))
+    elif isinstance(what, Mark):
+        _say(f"{state}  {what.kind:<8} {what.place}: {what.text} [{what.source}]")
     else:
-        _say(f"{state}  {mark.kind:<8} {mark.place}: {mark.text} [{mark.source}]")
+        _say(f"{state}  calls    {what.client} → {what.server} [{what.source}]")
 
 
 def _say(text: str) -> None:

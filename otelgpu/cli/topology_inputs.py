@@ -1,4 +1,4 @@
-"""What a command line names → the graph: lines of OTLP, tables with the verdicts on them; or this host."""
+"""What a command line names → the graph: lines of OTLP, tables and verdicts on them, live Collectors; or this host."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from otelgpu.cli.guidance import Guidance
 from otelgpu.cli.observe import observe_everything
 from otelgpu.cli.options import configure
 from otelgpu.cli.rank_reports import reports_of_jobs
+from otelgpu.cli.topology_collector import is_live, read_service_graphs
 from otelgpu.diagnose.ranks.sentences import sentence
 from otelgpu.diagnose.ranks.verdicts import INCONCLUSIVE, SLOW_HOST, RankVerdict
 from otelgpu.errors import OtelgpuError
@@ -65,12 +66,14 @@ def read(inputs: Sequence[str], span: Range) -> Topology:
     """The graph of the inputs. Raises :class:`OtelgpuError` for one that is not there, :class:`NoHost`."""
     facts, skips = _facts(span), Skips()
     limits: list[str] = []
-    if is_remote(inputs):
-        _read_remote(inputs[0], span, facts, skips, limits)
+    stored = [each for each in inputs if not is_live(each)]
+    if is_remote(stored):
+        _read_remote(stored[0], span, facts, skips, limits)
     else:
-        _read_lines(inputs, facts, skips)
-    marks = list(_verdicts(inputs, span, facts, limits))
-    if not facts.owners.nodes:
+        _read_lines(stored, facts, skips)
+    marks = list(_verdicts(stored, span, facts, limits)) if stored else []
+    read_service_graphs(filter(is_live, inputs), facts.services, skips, limits)
+    if not facts.owners.nodes and not facts.services.calls():
         raise NoHost(
             "; ".join(["the input names no host", *limits]),
             hint="what can be an input: otelgpu topology --help",
@@ -80,7 +83,7 @@ def read(inputs: Sequence[str], span: Range) -> Topology:
 
 def version_of(inputs: Sequence[str]) -> tuple[tuple[str, int, int], ...] | None:
     """What changes with the files of the inputs: their names, sizes and times. None: that cannot be known."""
-    if is_remote(inputs):
+    if any(map(is_live, inputs)) or is_remote(inputs):
         return None
     found = []
     for path in found_files(inputs):

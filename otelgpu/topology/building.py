@@ -215,7 +215,7 @@ def _lacking(nodes: Sequence[Node], pairs: Sequence[QueuePair]) -> list[str]:
     """What no signal of the input says, in sentences."""
     found = []
     gpus = [gpu for node in nodes for gpu in node.gpus]
-    if not gpus:
+    if nodes and not gpus:
         found.append("no GPU is named: agents report them where NVML can be read (hw.status)")
     unplaced = sum(1 for gpu in gpus if not gpu.pci_path and not gpu.parent)
     if unplaced:

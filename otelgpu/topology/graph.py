@@ -166,6 +166,11 @@ class Topology(Struct, kw_only=True):
     limits: Sequence[str] = ()
     rejected: Mapping[str, int] = field(default_factory=dict)
 
+    @property
+    def services(self) -> frozenset[str]:
+        """Who calls another, or is called."""
+        return frozenset(name for call in self.calls for name in (call.client, call.server))
+
 
 def node_place(host: str) -> str:
     """The place of a node."""

@@ -131,6 +131,13 @@ CASES: Final = (
     usage("topology x --follow -o x.html", "-o cannot be combined with --follow"),
     usage("topology x --observe 5s", "--observe cannot be combined with an INPUT"),
     usage("topology x --from noon", "'noon' is no time; write 2026-05-01T12:30Z, or seconds since 1970"),
+    usage(
+        "topology http://h:1 --from 2026-05-01",
+        "--from needs what is stored: a Collector says what it counted",
+    ),
+    setting("topology https://h:1/metrics", "a Collector is asked over http:// alone"),
+    setting("topology http://me:key@h:1", "the address of a Collector cannot be read"),
+    setting("topology http://127.0.0.1:1", "http://127.0.0.1:1 cannot be asked: Connection refused"),
     setting("topology nowhere.jsonl", "nowhere.jsonl: no such file or folder"),
     setting("topology empty", "the input names no host", {"empty": ""}),
     usage("diagnose memory", "give processes (-p PID), a program (-- PROGRAM) or one FILE"),

@@ -1,0 +1,70 @@
+"""One request to one server, and what it answers: bounded in time and bytes, whatever it does; no redirect is followed.
+
+The request is one of HTTP/1.0 (RFC 1945), so that the answer ends with its length or with the connection.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from typing import Final
+
+from msgspec import Struct
+
+_STATUS: Final = re.compile(rb"HTTP/1\.[01] (\d{3})\b")
+_LENGTH: Final = re.compile(rb"^content-length:[ \t]*(\d{1,18})[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
+_END: Final = b"\r\n\r\n"
+_PIECE_BYTES: Final = 1 << 16
+
+
+class Answer(Struct, frozen=True):
+    """``is_cut``: the body is shorter than was said, or there is more than is read of it."""
+
+    status: int
+    body: bytes
+    is_cut: bool
+
+
+def answer_to(request: bytes, address: tuple[str, int], *, seconds: float, most_bytes: int) -> Answer:
+    """``seconds`` are for connection and answer together, ``most_bytes`` for the answer with its headers.
+
+    Raises OSError, with words in ``strerror`` or as its text: nobody is there, time is over, it is no HTTP.
+    """
+    content, head = _content(request, address, seconds, most_bytes)
+    status = _STATUS.match(content)
+    if status is None:
+        raise OSError("it does not speak HTTP")
+    length = _LENGTH.search(content, 0, head)
+    body = bytes(memoryview(content)[head + len(_END) :])
+    is_cut = len(content) >= most_bytes if length is None else len(body) < int(length[1])
+    return Answer(int(status[1]), body, is_cut=is_cut)
+
+
+def _content(
+    request: bytes, address: tuple[str, int], seconds: float, most_bytes: int
+) -> tuple[bytearray, int]:
+    """All that comes in time, and where its headers end. Raises OSError."""
+    until_s = time.monotonic() + seconds
+    found, wanted, head = bytearray(), most_bytes, -1
+    with socket.create_connection(address, timeout=seconds) as connection:
+        connection.sendall(request)
+        while len(found) < wanted:
+            left_s = until_s - time.monotonic()
+            try:
+                if left_s <= 0:
+                    raise TimeoutError
+                connection.settimeout(left_s)
+                part = connection.recv(min(_PIECE_BYTES, wanted - len(found)))
+            except TimeoutError as error:
+                raise TimeoutError(f"no answer within {seconds:g} s") from error
+            if not part:
+                break
+            looked_at = max(len(found) - len(_END), 0)
+            found += part
+            if head < 0:
+                head = found.find(_END, looked_at)
+                length = _LENGTH.search(found, 0, head) if head >= 0 else None
+                if length is not None:
+                    wanted = min(wanted, head + len(_END) + int(length[1]))
+    return found, head if head >= 0 else len(found)
