@@ -8,6 +8,9 @@ import pytest
 from click.testing import CliRunner
 
 from otelgpu.cli.commands import cli
+from otelgpu.cli.page_files import topology_page_files
+from otelgpu.topology.graph import Call, Topology
+from otelgpu.topology.topology_page import topology_page
 from tests.rig.browser_session import BrowserSession
 from tests.rig.cluster import Cluster, metrics_line
 
@@ -102,6 +105,21 @@ def test_services_and_communicators_have_tables(faulty: BrowserSession) -> None:
     assert faulty.evaluate(ROWS.format("#calls"))[1][:4] == ["front", "router", "20", "0"]
     communicators = {row[0]: row[2:] for row in faulty.evaluate(ROWS.format("#communicators"))}
     assert communicators["node1"] == ["4", "4", "0–3 on gpu-0001"]
+
+
+def test_services_that_a_collector_counted_are_there_without_a_node(
+    browser: BrowserSession, tmp_path: Path
+) -> None:
+    call = Call(client="front", server="router", calls=7, errors=1, mean_s=0.015, source="servicegraph")
+    found = Topology(nodes=(), queue_pairs=(), communicators=(), calls=(call,), marks=())
+    page = tmp_path / "page.html"
+    page.write_bytes(topology_page(found, topology_page_files(), title="gateway"))
+    browser.open(page.as_uri())
+    browser.wait(
+        "document.querySelectorAll('#limits').length && document.getElementById('map').parentElement.hidden"
+    )
+    (row,) = browser.evaluate(ROWS.format("#calls"))[1:]
+    assert row[:4] == ["front", "router", "7", "1"]
 
 
 def test_hostile_names_are_text(browser: BrowserSession, tmp_path: Path) -> None:

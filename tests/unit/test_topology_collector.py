@@ -157,6 +157,7 @@ def test_of_an_answer_that_is_too_long_what_is_read_counts_and_that_is_said(
     document = json.loads(topology(serve(whole), "--json").output)
     assert [each["calls"] for each in document["calls"]] == [7]
     assert "its answer is cut" in document["limits"][0]
+    assert document["rejected"] == {}  # the last line, of which there is a part
 
 
 def test_nobody_there_is_said() -> None:

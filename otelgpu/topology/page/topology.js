@@ -319,8 +319,8 @@ function runsOf(runs) {
   return some.join("; ") + (runs.length > 6 ? `; and on ${runs.length - 6} more` : "");
 }
 
-byId("seen").textContent = [sumOf(nodes), queuePairs ? several(queuePairs, "queue pair") : "", communicators.length ? several(communicators.length, "communicator") : ""].filter(Boolean).join(", ");
-Object.keys(GROUPS).filter((name) => name === "rack" || new Set(nodes.map(GROUPS[name])).size > 1 || !GROUPS[name](nodes[0]).startsWith("no ")).forEach((name) => byId("by").append(element("option", name)));
+byId("seen").textContent = [nodes.length ? sumOf(nodes) : "services of a Collector, which names no nodes", queuePairs ? several(queuePairs, "queue pair") : "", communicators.length ? several(communicators.length, "communicator") : ""].filter(Boolean).join(", ");
+Object.keys(GROUPS).filter((name) => name === "rack" || new Set(nodes.map(GROUPS[name])).size > 1 || nodes.some((node) => !GROUPS[name](node).startsWith("no "))).forEach((name) => byId("by").append(element("option", name)));
 if (nodes.every((node) => !node.rack) && [...byId("by").options].some((each) => each.value === "job")) byId("by").value = "job";
 byId("by").addEventListener("change", drawMap);
 byId("find").addEventListener("input", narrow);
@@ -340,4 +340,5 @@ byId("communicators").parentElement.hidden = !communicators.length;
 limits.forEach((limit) => byId("limits").append(element("li", limit)));
 Object.entries(rejected).forEach(([reason, count]) => byId("limits").append(element("li", `rejected: ${reason}: ${count}`)));
 const first = marks.find((mark) => mark.node && mark.kind !== "notice");
-choose(Math.max(first ? nodes.findIndex((node) => node.name === first.node) : 0, 0));
+byId("map").parentElement.hidden = !nodes.length;
+if (nodes.length) choose(Math.max(first ? nodes.findIndex((node) => node.name === first.node) : 0, 0));
