@@ -134,7 +134,11 @@ def test_what_changes_is_said_while_it_follows(faulty: Path) -> None:
     result = topology(faulty, "--follow", "-d", "0s", "--json")
     assert result.exit_code == 3
     news = [json.loads(line) for line in result.output.splitlines()]
-    assert [(each["state"], each["mark"]["place"]) for each in news] == [
+    assert [(each["state"], each["call"]["client"]) for each in news[:2]] == [
+        ("began", "front"),
+        ("began", "router"),
+    ]
+    assert [(each["state"], each["mark"]["place"]) for each in news[2:]] == [
         ("began", "gpu:gpu-0002/GPU-00000002-0000-0000-0000-000000000001"),
         ("began", "nic:gpu-0004/mlx5_0"),
     ]
