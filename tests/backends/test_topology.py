@@ -27,7 +27,15 @@ def test_calls_of_a_live_collector_are_those_that_there_were(tmp_path: Path) -> 
     (port,) = free_ports(1)
     files = ["gateway.yaml", "backends/prometheus-scrape.yaml"]
     with configured_collector(tmp_path, files, SCRAPE_LISTEN=f"127.0.0.1:{port}", **SETTINGS) as collector:
-        command = [OTELGPU, "run", "--quiet", "--families", "http", f"--export=otlp:{collector.grpc}", "--"]
+        command: list[str | Path] = [
+            OTELGPU,
+            "run",
+            "--quiet",
+            "--families",
+            "http",
+            f"--export=otlp:{collector.grpc}",
+            "--",
+        ]
         command += [sys.executable, "-P", service_chain.__file__, str(REQUESTS)]
         environ = os.environ | {"OTEL_SERVICE_NAME": "client", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
         subprocess.run(command, env=environ, check=True, timeout=90, capture_output=True)
