@@ -6,7 +6,8 @@ import secrets
 import subprocess
 import sys
 import uuid
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import msgspec
@@ -33,11 +34,12 @@ while True:
 """
 
 
-def test_the_pod_that_is_annotated_has_a_profile_of_its_own_processes_alone(tmp_path: Path) -> None:
-    out, asked, config = tmp_path / "out.jsonl", tmp_path / "profiles.json", tmp_path / "otelgpu.yaml"
-    folder = tmp_path / "profiles"
-    folder.mkdir()
-    config.write_text(yaml.safe_dump({"export": [f"file:{out}"]}))
+@contextmanager
+def asked_for(folder: Path, settings: Mapping[str, object]) -> Iterator[str]:
+    """``profile-pods`` in a folder, and two pods, of which one is annotated, whose uid is given; then it ends well."""
+    asked, config = folder / "profiles.json", folder / "otelgpu.yaml"
+    (folder / "taken").mkdir()
+    config.write_text(yaml.safe_dump(dict(settings)))
     asking, other = str(uuid.uuid4()), str(uuid.uuid4())
     with ExitStack() as stack:
         pods = stack.enter_context(own_cgroup()) / "kubepods"
@@ -52,12 +54,18 @@ def test_the_pod_that_is_annotated_has_a_profile_of_its_own_processes_alone(tmp_
             stack.callback(stack.enter_context(subprocess.Popen(command)).kill)
         pod = Metadata(name="asking", namespace="serving", uid=asking, annotations={PROFILE_ANNOTATION: "2s"})
         Switches(asked, PROFILE_ANNOTATION).replace([pod])
-        begins = (OTELGPU, "profile-pods", "--requests", asked, "-o", folder, "--config", config)
+        begins = (OTELGPU, "profile-pods", "--requests", asked, "-o", folder / "taken", "--config", config)
         agent = stack.enter_context(subprocess.Popen(begins, stderr=subprocess.PIPE, text=True))
         stack.callback(agent.kill)
-        wait_until(lambda: out.exists() and len(events(out)) == 2, "the event that it ended", limit_s=90)
+        yield asking
         agent.terminate()
         assert agent.wait(20) == 0
+
+
+def test_the_pod_that_is_annotated_has_a_profile_of_its_own_processes_alone(tmp_path: Path) -> None:
+    out, folder = tmp_path / "out.jsonl", tmp_path / "taken"
+    with asked_for(tmp_path, {"export": [f"file:{out}"]}) as asking:
+        wait_until(lambda: out.exists() and len(events(out)) == 2, "the event that it ended", limit_s=90)
     (file,) = set(folder.iterdir()) - {folder / "decided.json"}
     batches = read_profiles(file.name, file.read_bytes())
     functions = {each.name for batch in batches for each in batch.functions}
