@@ -6,6 +6,7 @@ Rows that readers decode lie in a database of a temporary folder that :meth:`Sto
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections import Counter
@@ -62,6 +63,8 @@ class Store:
         self.limits: list[str] = []
         self.folder: Final = Path(tempfile.mkdtemp(prefix="otelgpu-store-"))
         settings: dict[str, Any] = {**_SETTINGS, "temp_directory": str(self.folder / "spilled")}
+        # DuckDB counts processors that are not this process's, and each thread has sums of its own.
+        settings["threads"] = len(os.sched_getaffinity(0))
         self.connection = connect(self.folder / "ops.duckdb", config=settings)
         # In `python -c` it is on, and on standard output.
         self.connection.execute("SET enable_progress_bar = false")
