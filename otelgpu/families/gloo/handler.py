@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from otelgpu.engine.facts import CommunicatorsSeen, StretchesSeen
 from otelgpu.engine.services import Services
 from otelgpu.families.gloo.decode import stretches
-from otelgpu.families.gloo.groups import Groups
+from otelgpu.families.gloo.groups import learn
 from otelgpu.model.inputs import Batch
+from otelgpu.model.job_groups import JobGroups
 
 
 class GlooHandler:
@@ -16,7 +17,7 @@ class GlooHandler:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._groups = Groups(services.session.processes.known)
+        self._groups = JobGroups("gloo", services.session.processes.known)
 
     @property
     def counters(self) -> Mapping[str, int]:
@@ -25,7 +26,7 @@ class GlooHandler:
 
     def take(self, batch: Batch) -> None:
         """Calls, or stretches."""
-        seen = self._groups.learn(batch)
+        seen = learn(self._groups, batch)
         if seen:
             self._services.emit(CommunicatorsSeen(seen))
         rows = stretches(batch)

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from otelgpu.families.gloo.decode import GlooDecoder, stretches
-from otelgpu.families.gloo.groups import GROUPS, Groups, identity_of
+from otelgpu.families.gloo.groups import learn
 from otelgpu.model.inputs import Batch
+from otelgpu.model.job_groups import GROUPS, JobGroups, identity_of
 from otelgpu.model.operations import OperationKind, SequenceSource
 from otelgpu.model.resource import Resource, resource
 from otelgpu.model.stretches import Stretch
@@ -94,11 +95,11 @@ def test_functions_and_stretches_that_are_not_known_are_passed_over() -> None:
 
 
 def test_the_group_of_all_ranks_has_the_identity_that_other_ranks_give_it() -> None:
-    mine, other = (Groups(lambda _, rank=rank: owner(rank)) for rank in (0, 1))  # type: ignore[misc]
-    (here,), (there,) = mine.learn(call(rank=0)), other.learn(call(rank=1))
-    assert here.hash == there.hash == identity_of(owner(), 1, 2) != 0
+    mine, other = (JobGroups("gloo", lambda _, rank=rank: owner(rank)) for rank in (0, 1))  # type: ignore[misc]
+    (here,), (there,) = learn(mine, call(rank=0)), learn(other, call(rank=1))
+    assert here.hash == there.hash == identity_of("gloo", owner(), 1, 2) != 0
     assert (here.rank, here.ranks, here.address) == (0, 2, 0x10)
-    assert identity_of(owner(job="18"), 1, 2) != here.hash
+    assert identity_of("gloo", owner(job="18"), 1, 2) != here.hash
 
 
 @pytest.mark.parametrize(
@@ -111,41 +112,41 @@ def test_the_group_of_all_ranks_has_the_identity_that_other_ranks_give_it() -> N
     ],
 )
 def test_no_identity_is_made_up(fields: dict[str, int], whose: Resource) -> None:
-    groups = Groups(lambda _: whose)
-    (seen,) = groups.learn(call(**fields))
+    groups = JobGroups("gloo", lambda _: whose)
+    (seen,) = learn(groups, call(**fields))
     assert seen.hash == 0
     assert groups.counters["group_unidentified"] == 1
 
 
 def test_a_second_group_of_all_ranks_is_not_taken_for_the_first() -> None:
-    groups = Groups(lambda _: owner())
-    (first,), (second,) = groups.learn(call()), groups.learn(call(context=0x20))
+    groups = JobGroups("gloo", lambda _: owner())
+    (first,), (second,) = learn(groups, call()), learn(groups, call(context=0x20))
     assert first.hash and not second.hash
-    assert groups.learn(call()) == []  # known
+    assert learn(groups, call()) == []  # known
     groups.forget_process(7)
-    assert groups.learn(call(context=0x20))[0].hash == first.hash
+    assert learn(groups, call(context=0x20))[0].hash == first.hash
 
 
 def test_sends_have_the_group_that_collectives_have() -> None:
     """Of another object: the first of each kind is that of all ranks."""
-    groups = Groups(lambda _: owner())
-    (first,), (sends,) = groups.learn(call()), groups.learn(call(context=0x20, transfer=1))
+    groups = JobGroups("gloo", lambda _: owner())
+    (first,), (sends,) = learn(groups, call()), learn(groups, call(context=0x20, transfer=1))
     assert first.hash == sends.hash != 0
-    assert groups.learn(call(context=0x30, transfer=1))[0].hash == 0
+    assert learn(groups, call(context=0x30, transfer=1))[0].hash == 0
 
 
 def test_a_process_that_nobody_has_looked_at_yet_is_asked_for_again() -> None:
     known: list[Resource] = []
-    groups = Groups(lambda _: known[0] if known else None)
-    assert groups.learn(call()) == []
+    groups = JobGroups("gloo", lambda _: known[0] if known else None)
+    assert learn(groups, call()) == []
     known.append(owner())
-    assert groups.learn(call())[0].hash
+    assert learn(groups, call())[0].hash
 
 
 def test_groups_have_a_bound() -> None:
-    groups = Groups(lambda _: owner())
+    groups = JobGroups("gloo", lambda _: owner())
     batch = call()
     records = np.repeat(batch.records, GROUPS + 3)
     records["context"] = np.arange(1, GROUPS + 4)
-    assert len(groups.learn(Batch(family="gloo", kind="gloo_call", records=records))) == GROUPS
+    assert len(learn(groups, Batch(family="gloo", kind="gloo_call", records=records))) == GROUPS
     assert groups.counters["groups_full"] == 3
