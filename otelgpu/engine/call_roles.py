@@ -46,7 +46,7 @@ class Role(IntEnum):
     FILE = 13  # a file read, written or synced
     DATA_LOADER = 14  # the program asked for its next batch, until it had it
     BACKWARD = 15  # a backward pass, which computes on the thread that it is on
-    COMMUNICATION_WAIT = 16  # a wait for collectives that other threads run
+    COMMUNICATION_WAIT = 16  # a wait for collectives that other threads run; of MPI the collective itself
 
 
 STRETCHES: Final = (Role.DATA_LOADER, Role.BACKWARD, Role.COMMUNICATION_WAIT)
@@ -164,6 +164,8 @@ class StepCalls:
 
 @lru_cache(maxsize=1024)  # engines and training each ask of all functions
 def _role_of(name: str) -> Role:
+    if name.startswith("MPI_"):
+        return Role.COMMUNICATION_WAIT
     return next((role for pattern, role in _NAMES if pattern.fullmatch(name)), Role.OTHER)
 
 

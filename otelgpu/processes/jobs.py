@@ -25,7 +25,7 @@ from otelgpu.model.job import JOB_ID, JOB_LOCAL_RANK, JOB_RANK, JOB_SIZE
 MOST_RANKS: Final = 1 << 20
 """A number that is as large is none of a rank."""
 
-_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+-]{0,127}")
+_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+@-]{0,127}")
 _NUMBER: Final = re.compile(r"\d{1,7}")
 _ADDRESS: Final = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9._:\]-]{0,120}:[0-9]{1,5}")
 
@@ -55,8 +55,10 @@ ID_VARIABLES: Final = (
     "JOBSET_NAME",
     "PBS_JOBID",
     "LSB_JOBID",
+    "PMIX_NAMESPACE",
 )
-"""The batch system's own id first: it is the same on all hosts, and another at the next submission."""
+"""The batch system's own id first: it is the same on all hosts, and another at the next submission. Last Open MPI's
+mpirun, for what it started (PMIx)."""
 
 RENDEZVOUS: Final = ("MASTER_ADDR", "MASTER_PORT")
 """Where torch.distributed's ranks meet: the same on all of them, and no other job's at the same time."""

@@ -180,7 +180,7 @@ def test_a_user_without_privileges_has_the_calls_and_is_reported_what_is_missing
         check=False,
     )
     assert done.returncode == 9, done.stderr
-    assert "otelgpu: not observed: file, gloo, http, nccl, sched, verbs, which needs eBPF" in done.stderr
+    assert "otelgpu: not observed: file, gloo, http, mpi, nccl, sched, verbs, which needs eBPF" in done.stderr
     assert "ERROR" not in done.stderr and "Error:" not in done.stderr and "Traceback" not in done.stderr
     spans = read_spans(traces)
     assert cuda_calls(spans)["cudaLaunchKernel"] == 23

@@ -21,11 +21,13 @@ BYTES: Final = COLLECTIVE_BYTES
 
 _PLAIN: Final = re.compile(r"p?nccl(\w+?)(?:Config)?")
 _SAME: Final = {"Bcast": "Broadcast"}
-_GLOO: Final = {
+_OTHERS: Final = re.compile(r"(?:gloo::|MPI_)(\w+)")
+_NAMES: Final = {
     **{"allreduce": "AllReduce", "broadcast": "Broadcast", "reduce": "Reduce", "barrier": "Barrier"},
     **{"allgather": "AllGather", "gather": "Gather", "scatter": "Scatter", "alltoall": "AlltoAll"},
     **{"allgatherv": "AllGather", "gatherv": "Gather", "alltoallv": "AlltoAll"},
-    **{"send": "Send", "recv": "Recv"},
+    **{"send": "Send", "recv": "Recv", "ssend": "Send", "bcast": "Broadcast", "scatterv": "Scatter"},
+    **dict.fromkeys(("reduce_scatter", "reduce_scatter_block"), "ReduceScatter"),
 }
 
 
@@ -37,10 +39,11 @@ def operation_of(call: str) -> str:
     'CommInitRankConfig'
     >>> operation_of("gloo::allreduce")
     'AllReduce'
+    >>> operation_of("MPI_Reduce_scatter")
+    'ReduceScatter'
     """
-    if call.startswith("gloo::"):
-        name = call.removeprefix("gloo::")
-        return _GLOO.get(name, name)
+    if found := _OTHERS.fullmatch(call):
+        return _NAMES.get(found[1].lower(), found[1])
     if call.startswith("ncclComm"):
         return call.removeprefix("nccl")
     found = _PLAIN.fullmatch(call)

@@ -12,8 +12,8 @@ from otelgpu.families.steps.training.own_time import LABELS, OWN_TIME
 DESCRIPTIONS: Final = Descriptions(
     attributes={
         "otelgpu.step.boundary": Described(
-            "what parts steps: `host_to_device_copy` or `wait`; of programs that drive no device `data_loader` or "
-            "`backward`: see above"
+            "what parts steps: `host_to_device_copy` or `wait`; of programs that drive no device `data_loader`, "
+            "`backward` or `collective`: see above"
         ),
         "otelgpu.step.period_confidence": Described(
             "share of the collectives of the last 16 steps that are of the period"

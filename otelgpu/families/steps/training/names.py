@@ -12,7 +12,7 @@ STEP: Final = "training step"
 """Name of a step's span."""
 
 BOUNDARY: Final = "otelgpu.step.boundary"
-"""What parts steps: ``host_to_device_copy``, ``data_loader``, ``backward`` or ``wait``."""
+"""What parts steps: ``host_to_device_copy``, ``data_loader``, ``backward``, ``collective`` or ``wait``."""
 
 CONFIDENCE: Final = "otelgpu.step.period_confidence"
 """Share of the collectives of the last 16 steps that are of the period."""

@@ -42,16 +42,16 @@ class Nature(IntEnum):
 
 
 _NATURES: Final[Sequence[tuple[re.Pattern[str], Nature]]] = tuple(
-    (re.compile(rf"p?\w*ccl(?:{names})(?:Config)?|gloo::(?:{names.lower()})"), nature)
+    (re.compile(rf"p?\w*ccl(?:{names})(?:Config)?|(?:gloo::|MPI_)(?i:{names})"), nature)
     for names, nature in (
         ("AllReduce", Nature.REDUCE),
-        ("ReduceScatter|Reduce", Nature.REDUCE_PART),
-        ("Send|PutSignal", Nature.SEND),
+        ("ReduceScatter|Reduce|Reduce_scatter|Reduce_scatter_block", Nature.REDUCE_PART),
+        ("Send|Ssend|PutSignal", Nature.SEND),
         ("Recv|WaitSignal", Nature.RECEIVE),
     )
 )
 
-_RUNS: Final = re.compile(r"gloo::\w+")
+_RUNS: Final = re.compile(r"(?:gloo::|MPI_)\w+")
 """Functions that return when the collective has ended for their rank."""
 
 NOTE: Final = np.dtype(
@@ -91,9 +91,9 @@ MARK: Final = np.dtype(
     ]
 )
 """A copy to the device, or a wait; of programs that drive no device a wait for a batch of data, as a copy of one byte,
-or a backward pass. ``before_ns``: when the last call before it had returned, on whatever thread.
-``stretch``: the ordinal of the next collective. ``launched``: launches before; host-to-device copies of one
-stretch between which nothing was launched are a *run*."""
+or a backward pass; where it calls its collectives itself (MPI) the return of any. ``before_ns``: when the last call
+before it had returned, on whatever thread. ``stretch``: the ordinal of the next collective. ``launched``: launches
+before; host-to-device copies of one stretch between which nothing was launched are a *run*."""
 
 _HANDLES: Final = (Role.WAIT_STREAM, Role.FILE)
 _WAITS: Final = (Role.D2H_COPY, Role.WAIT_STREAM, Role.WAIT_DEVICE, Role.BACKWARD)
@@ -159,6 +159,12 @@ def _symbols(calls: Operations) -> npt.NDArray[np.uint64]:
     return words
 
 
+def calls_itself(notes: Notes) -> npt.NDArray[np.bool_]:
+    """Collectives, sends and receives for which the thread that works for the step waits: shape (n,)."""
+    found: npt.NDArray[np.bool_] = (notes["role"] == Role.COMMUNICATION_WAIT) & (notes["symbol"] != 0)
+    return found
+
+
 class NoteReader:
     """Notes of one process in the order in which the calls returned → its collectives and marks.
 
@@ -210,7 +216,7 @@ class NoteReader:
     def _marks(self, notes: Notes, launched: npt.NDArray[np.int64], counted: npt.NDArray[np.int64]) -> Notes:
         loads = notes["role"] == Role.DATA_LOADER
         h2d_copies = is_one_of(notes["role"], H2D_COPIES) | loads
-        chosen = np.flatnonzero(h2d_copies | is_one_of(notes["role"], _WAITS))
+        chosen = np.flatnonzero(h2d_copies | is_one_of(notes["role"], _WAITS) | calls_itself(notes))
         marks = np.zeros(len(chosen), dtype=MARK)
         for column in ("start_ns", "end_ns", "size_bytes", "tid"):
             marks[column] = notes[column][chosen]

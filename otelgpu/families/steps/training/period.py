@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from otelgpu.families.steps.training.notes import Nature, Notes
+from otelgpu.families.steps.training.notes import Nature, Notes, calls_itself
 from otelgpu.families.steps.training.step import Boundary
 from otelgpu.model.ids import mix
 
@@ -316,6 +316,8 @@ def training_evidence(collectives: Notes, tid: int) -> int:
     a part of the sum; does it on a thread of its own; or sends gradients back to whom it got activations from.
     ``tid``: the thread that made the boundary.
     """
+    if calls_itself(collectives).all():
+        return 1  # no engine splits a model so, and any loop among ranks has steps
     natures = collectives["nature"]
     reduces = collectives.compress(natures == Nature.REDUCE)
     summed = (natures == Nature.REDUCE) | (natures == Nature.REDUCE_PART)

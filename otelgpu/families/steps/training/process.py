@@ -11,9 +11,9 @@ Where the next L are others (an evaluation, a lost record), what lies before the
 by host-to-device copies, where the call returned that came before the first copy of a batch, so that waiting for data
 is at a step's begin; else where the first wait returned. Copies of less than a quarter of the largest are scalars, no
 batch. Of a program that drives no device the data loader is asked in place of a copy, and a backward pass in place of a
-wait (:mod:`otelgpu.model.stretches`). Where more batches are copied between two steps than were when the period was
-found (an evaluation that calls no collectives), the step before ends before the first of them and the next begins
-before the last ones: as many as usual.
+wait (:mod:`otelgpu.model.stretches`); of one that calls its collectives itself (MPI), the return of any of these.
+Where more batches are copied between two steps than were when the period was found (an evaluation that calls no
+collectives), the step before ends before the first of them and the next begins before the last ones: as many as usual.
 
 Invariant: every operation that was held comes out once, with a step or among the rest.
 """
@@ -29,7 +29,15 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from otelgpu.engine.call_roles import STRETCHES, WORK, Role, Roles, StepRules, is_one_of
-from otelgpu.families.steps.training.notes import COLLECTIVE, MARK, NOTE, NoteReader, Notes, communicates
+from otelgpu.families.steps.training.notes import (
+    COLLECTIVE,
+    MARK,
+    NOTE,
+    NoteReader,
+    Notes,
+    calls_itself,
+    communicates,
+)
 from otelgpu.families.steps.training.period import (
     HISTORY,
     MARKS,
@@ -52,9 +60,6 @@ _FEW: Final = 64  # so many may be, however short the period
 _RECENT: Final = 16  # steps that the confidence is of
 _NO_MORE: Final = (1 << 62) - 1
 _ONLY_NOTED: Final = (OperationKind.FILE, OperationKind.STRETCH)
-
-_OF_HOSTS: Final = {Boundary.H2D_COPY: Boundary.DATA_LOADER, Boundary.WAIT: Boundary.BACKWARD}
-"""What a boundary is of a program that drives no device."""
 
 #: What is counted, and what one count means.
 COUNTERS: Final = {
@@ -224,6 +229,7 @@ class TrainingProcess:
         self._last_ns = 0  # of the last collective
         self._now_ns = 0
         self._drives = False  # a device: what frameworks say of threads is of no interest
+        self._calls_itself = False  # its collectives: these part its steps, where it drives none
         self.rows = 0  # operations held
         self.ended = False
 
@@ -244,7 +250,9 @@ class TrainingProcess:
         self._drives |= bool(is_one_of(roles, WORK).any())
         if self._drives:
             roles[is_one_of(roles, STRETCHES)] = Role.OTHER
-        self._fresh.append(self._note(rows, roles))
+        notes = self._note(rows, roles)
+        self._calls_itself |= bool(calls_itself(notes).any())
+        self._fresh.append(notes)
         others: npt.NDArray[np.bool_] = ~communicates(rows) & ~np.isin(rows["kind"], _ONLY_NOTED)
         held = rows.compress(others)
         if not len(held):
@@ -385,7 +393,7 @@ class TrainingProcess:
                 continue
             late = mine["start_ns"] + mine["duration_ns"] > np.uint64(step.seen_ns)
             rest.append(mine.compress(late))
-            boundary = step.boundary if self._drives else _OF_HOSTS[step.boundary]
+            boundary = step.boundary if self._drives else self._of_host(step.boundary)
             steps.append(_found(step, boundary, mine.compress(~late), notes))
         if track is None:
             self._held, self._kept = [], []
@@ -400,6 +408,10 @@ class TrainingProcess:
         self._since_ns = int(starts[until]) if upto > until else 0
         self._kept = [notes.compress(notes["start_ns"] >= np.uint64(max(oldest_ns, self._closed_ns, 0)))]
         return steps, [each for each in rest if len(each)]
+
+    def _of_host(self, boundary: Boundary) -> Boundary:
+        of_wait = Boundary.COLLECTIVE if self._calls_itself else Boundary.BACKWARD
+        return Boundary.DATA_LOADER if boundary is Boundary.H2D_COPY else of_wait
 
     def _begun_ns(self, reported_from_ns: int) -> int:
         """From when on steps are reported."""

@@ -22,10 +22,11 @@ class Boundary(StrEnum):
     BACKWARD = (
         "backward"  # the return of a backward pass, of such programs where nothing says that they load data
     )
+    COLLECTIVE = "collective"  # the return of a collective that such a program calls itself, as with MPI
     WAIT = "wait"  # the return of a wait for the device or a stream, or of a copy to the host that waits
 
 
-HOST_BOUNDARIES = (Boundary.DATA_LOADER, Boundary.BACKWARD)
+HOST_BOUNDARIES = (Boundary.DATA_LOADER, Boundary.BACKWARD, Boundary.COLLECTIVE)
 """Of programs that drive no device."""
 
 

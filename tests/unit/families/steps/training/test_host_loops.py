@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
+import numpy as np
 import pytest
 
 from otelgpu.families.steps.training.step import Boundary, TrainingStep
@@ -88,3 +89,36 @@ def test_of_a_program_that_drives_a_device_stretches_say_nothing() -> None:
 def test_without_any_of_them_there_are_no_steps() -> None:
     rows = loop()
     assert found(rows.compress(rows["kind"] == OperationKind.COLLECTIVE)) == []
+
+
+def mpi_loop(*, calls: int = 1, launches: bool = False) -> Operations:
+    """A rank of an MPI program: it computes, and sums with the others, on one thread; some ``calls`` in a row."""
+    made = operations(40 * (calls + launches))
+    made["tgid"], made["tid"], made["returned"] = TGID, MAIN, 1
+    for step, rows in enumerate(made.reshape(40, -1)):
+        begin = 700 * MS + step * STEP
+        for call, row in enumerate(rows[:calls]):
+            row["kind"], row["family"], row["api"], row["handle"] = OperationKind.COLLECTIVE, 2, 1, 0x44000000
+            row["start_ns"], row["duration_ns"] = begin + call * WAIT, WAIT - MS
+        for row in rows[calls:]:
+            row["kind"], row["api"], row["stream"] = OperationKind.LAUNCH, 1, 7
+            row["start_ns"], row["duration_ns"] = begin + 50 * MS, 1000
+    return made
+
+
+@pytest.mark.parametrize("calls", [1, 3])
+def test_a_program_that_calls_collectives_itself_is_parted_where_they_return(calls: int) -> None:
+    rows = mpi_loop(calls=calls)
+    rows["size_bytes"] = np.arange(len(rows)) % calls
+    steps = steps_of(reported(rows, steps=TrainingSteps([*APIS, {1: "MPI_Allreduce"}]))[1])
+    assert len(steps) > 20
+    for step in steps:
+        assert (step.boundary, step.tid, step.collectives) == (Boundary.COLLECTIVE, MAIN, calls)
+        assert (step.duration_ns, step.parts.total_ns) == (STEP, STEP)
+        assert step.parts.communication_wait_ns == calls * (WAIT - MS)
+        assert step.parts.host_overhead_ns == STEP - calls * (WAIT - MS)
+
+
+def test_an_mpi_program_that_drives_a_device_is_parted_by_what_it_does_there() -> None:
+    rows = mpi_loop(launches=True)
+    assert steps_of(reported(rows, steps=TrainingSteps([*APIS, {1: "MPI_Allreduce"}]))[1]) == []
