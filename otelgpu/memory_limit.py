@@ -121,13 +121,20 @@ class _Version(Struct, frozen=True, kw_only=True):
     limit: str
     used: str
     reclaimable: tuple[str, ...]  # fields of memory.stat
+    events: str  # has the field oom_kill
 
 
 _OF_VERSION_2: Final = _Version(  # Documentation/admin-guide/cgroup-v2.rst
-    limit="memory.max", used="memory.current", reclaimable=("inactive_file", "slab_reclaimable")
+    limit="memory.max",
+    used="memory.current",
+    reclaimable=("inactive_file", "slab_reclaimable"),
+    events="memory.events",
 )
 _OF_VERSION_1: Final = _Version(  # Documentation/admin-guide/cgroup-v1/memory.rst
-    limit="memory.limit_in_bytes", used="memory.usage_in_bytes", reclaimable=("total_inactive_file",)
+    limit="memory.limit_in_bytes",
+    used="memory.usage_in_bytes",
+    reclaimable=("total_inactive_file",),
+    events="memory.oom_control",
 )
 
 
@@ -150,19 +157,28 @@ class Container:
         """How much this program may have, which has ``used``, beside all else that is charged there; 0: any."""
         if self._folder is None:
             return 0
-        most, now = _number(self._folder / self._version.limit), _number(self._folder / self._version.used)
+        most, now = self.limit_bytes, _number(self._folder / self._version.used)
         if not most or not now:
             return 0
         others = max(now - self._reclaimable(self._folder) - used, 0)
         return max(int(OF_CONTAINER * most) - others, 1)
 
+    @property
+    def limit_bytes(self) -> int:
+        """What all in it may have together; 0: any."""
+        return _number(self._folder / self._version.limit) if self._folder is not None else 0
+
+    @property
+    def kills(self) -> int:
+        """Of how many processes in it the kernel has made an end for want of memory; 0 where that is not known."""
+        return (
+            _fields(self._folder / self._version.events).get("oom_kill", 0) if self._folder is not None else 0
+        )
+
     def _reclaimable(self, folder: Path) -> int:
         """What the kernel takes back before it ends anybody: files that were read long ago."""
-        try:
-            fields = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-            return sum(int(fields.get(name, 0)) for name in self._version.reclaimable)
-        except (OSError, ValueError):
-            return 0
+        fields = _fields(folder / "memory.stat")
+        return sum(fields.get(name, 0) for name in self._version.reclaimable)
 
 
 def resident_bytes() -> int:
@@ -201,6 +217,14 @@ def _folders(proc: Path, root: Path) -> tuple[_Version, list[Path]]:
         folder,
         *(parent for parent in folder.parents if parent == root or root in parent.parents),
     ]
+
+
+def _fields(path: Path) -> dict[str, int]:
+    """Of a file with a name and a number in each line; none where it cannot be read."""
+    try:
+        return {name: int(number) for name, number in map(str.split, path.read_text().splitlines())}
+    except (OSError, ValueError):
+        return {}
 
 
 def _number(path: Path) -> int:

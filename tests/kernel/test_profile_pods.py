@@ -20,7 +20,7 @@ from otelgpu.model.switches import PROFILE_ANNOTATION
 from otelgpu.render.format import read_profiles
 from tests.kernel.observing import OTELGPU, wait_until
 from tests.kernel.test_switch import events
-from tests.rig.cgroup import in_cgroup, own_cgroup, remove_cgroup
+from tests.rig.cgroup import in_cgroup, memory_cgroup, own_cgroup, remove_cgroup
 
 pytestmark = pytest.mark.long
 
@@ -76,3 +76,36 @@ def test_the_pod_that_is_annotated_has_a_profile_of_its_own_processes_alone(tmp_
     assert ended.endswith(f" samples in {file}")
     kept = msgspec.json.decode((folder / "decided.json").read_bytes())
     assert (kept["decided"], kept.get("current")) == ({asking: "2s"}, None)
+
+
+HUNGRY = """
+import sys
+from otelgpu.cli.commands import cli
+from otelgpu.cli.pod_profiles import taking
+taking.take = lambda order: b"x" * (512 << 20)
+cli(["profile-pods", *sys.argv[1:]])
+"""
+
+
+def test_the_kernel_ends_a_profile_for_want_of_memory_and_that_is_reported(tmp_path: Path) -> None:
+    """A real OOM kill in a container of 200 MiB: of the profile's process alone."""
+    out, asked, config = tmp_path / "out.jsonl", tmp_path / "profiles.json", tmp_path / "otelgpu.yaml"
+    config.write_text(yaml.safe_dump({"export": [f"file:{out}"]}))
+    pod = Metadata(
+        name="asking", namespace="serving", uid=str(uuid.uuid4()), annotations={PROFILE_ANNOTATION: "2s"}
+    )
+    Switches(asked, PROFILE_ANNOTATION).replace([pod])
+    with memory_cgroup(200 << 20) as container:
+        begins = [*in_cgroup(container), sys.executable, "-c", HUNGRY, "--requests", str(asked)]
+        begins += ["-o", str(tmp_path), "--config", str(config)]
+        with subprocess.Popen(begins, stderr=subprocess.PIPE, text=True) as agent:
+            try:
+                wait_until(lambda: out.exists() and len(events(out)) == 2, "the event of it", limit_s=90)
+                agent.terminate()
+                assert agent.wait(20) == 0
+            finally:
+                agent.kill()
+    assert events(out)[1] == (
+        "pod serving/asking: a profile of 2 s ended: failed: "
+        "what took it ended for want of memory: its container may have 200 MiB"
+    )

@@ -32,6 +32,26 @@ def own_cgroup() -> Iterator[Path]:
         remove_cgroup(folder)
 
 
+@contextlib.contextmanager
+def memory_cgroup(limit_bytes: int) -> Iterator[Path]:
+    """A cgroup that may have no more memory, of version 1 or 2. Raises `RigError` where none can be made."""
+    legacy, root = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
+    root, file = (legacy, "memory.limit_in_bytes") if legacy.is_dir() else (root, "memory.max")
+    folder = root / f"otelgpu-{uuid.uuid4().hex[:8]}"
+    try:
+        folder.mkdir()
+    except OSError as error:
+        raise RigError(f"cannot make a cgroup: {error}") from error
+    try:
+        try:
+            (folder / file).write_text(str(limit_bytes))
+        except OSError as error:
+            raise RigError(f"cannot limit memory of a cgroup: {error}") from error
+        yield folder
+    finally:
+        remove_cgroup(folder)
+
+
 def remove_cgroup(folder: Path) -> None:
     """Once everybody has left it. Raises OSError where somebody does not."""
     deadline = time.monotonic() + _LEAVE_TIMEOUT_S

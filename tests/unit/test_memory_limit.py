@@ -209,6 +209,28 @@ def test_without_any_limit_it_is_the_default() -> None:
     assert made.limit_bytes == DEFAULT_BYTES
 
 
+def test_the_kernels_kills_in_a_container_are_counted_in_both_versions(tmp_path: Path) -> None:
+    for name in "one", "two", "none":
+        (tmp_path / name).mkdir()
+    two = container(
+        tmp_path / "two", own__memory_max="1000\n", own__memory_events="low 0\noom 3\noom_kill 2\n"
+    )
+    one = legacy(
+        tmp_path / "one",
+        HYBRID,
+        own__limit_in_bytes="1000\n",
+        own__oom_control="oom_kill_disable 0\nunder_oom 0\noom_kill 5\n",
+    )
+    assert (one.kills, two.kills, one.limit_bytes, two.limit_bytes) == (5, 2, 1000, 1000)
+    unlimited = container(tmp_path / "none", own__memory_max="max\n", own__memory_events="oom_kill 2\n")
+    assert (unlimited.kills, unlimited.limit_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize("events", ["", "oom_kill\n", "oom_kill x\n", "oom_kill 1 2\n", "oom 3\n"])
+def test_kills_that_cannot_be_read_are_none(tmp_path: Path, events: str) -> None:
+    assert container(tmp_path, own__memory_max="1000\n", own__memory_events=events).kills == 0
+
+
 def test_what_is_resident_is_what_the_kernel_says() -> None:
     status = Path("/proc/self/status").read_text()
     kib = int(status.split("VmRSS:")[1].split()[0])

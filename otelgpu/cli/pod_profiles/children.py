@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from otelgpu.errors import OtelgpuError
 from otelgpu.kernel.privileges.confinement import end_with_parent
+from otelgpu.memory_limit import end_first
 
 _log = logging.getLogger("otelgpu.cli")
 
@@ -79,6 +80,7 @@ def _run(work: Callable[[], bytes], write: int, parent: int) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
         end_with_parent(parent)
+        end_first()  # where memory ends: this program says what became of the child
         os.write(write, work()[:MOST_BYTES])
         code = 0
     except OtelgpuError as error:

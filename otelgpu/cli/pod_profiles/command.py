@@ -27,6 +27,7 @@ from otelgpu.cli.pod_profiles.requests import Change, Limits, Requests
 from otelgpu.errors import OtelgpuError
 from otelgpu.families.switches import names
 from otelgpu.families.switches.poll.switch_file import SwitchFile
+from otelgpu.memory_limit import Container
 from otelgpu.model.switches import PodSwitch, SwitchesRead
 
 _log = logging.getLogger("otelgpu.cli")
@@ -58,6 +59,7 @@ class PodProfiles:
         self._next_report_s = 0.0
         self._waiting: list[Outcome] = []
         self._withheld = 0
+        self._container, self._kills_before = Container(), 0
         if self.requests.kept.current is not None:  # it was being taken when this program was ended
             self._end(names.AGENT_ENDED)
 
@@ -89,6 +91,7 @@ class PodProfiles:
     def _begin(self, switch: PodSwitch, seconds: float) -> None:
         self._keep()  # before anything can go wrong
         self._deadline_s, self._asked_to_end = seconds + PATIENCE_S, False
+        self._kills_before = self._container.kills
 
         def take() -> bytes:
             from otelgpu.cli.pod_profiles import taking  # all that a profile needs: this program stays small
@@ -133,9 +136,13 @@ class PodProfiles:
         try:
             result = msgspec.json.decode(ended.returned, type=Result)
         except msgspec.MsgspecError:  # it was killed, or is a fault of ours, which its traceback shows
-            how = f"by signal {-ended.code}" if ended.code < 0 else f"with code {ended.code}"
-            result = Result(error=f"what took it ended {how}")
+            result = Result(error=f"what took it ended {self._how(ended)}")
         self._end(names.FAILED if result.error and reason == names.OVER else reason, result)
+
+    def _how(self, ended: Ended) -> str:
+        if ended.code == -signal.SIGKILL and self._container.kills > self._kills_before:
+            return f"for want of memory: its container may have {self._container.limit_bytes >> 20} MiB"
+        return f"by signal {-ended.code}" if ended.code < 0 else f"with code {ended.code}"
 
     def _end(self, reason: str, result: Result | None = None) -> None:
         self._note(self.requests.end(time.time(), reason), result)
@@ -150,8 +157,12 @@ class PodProfiles:
 
     def _report(self) -> None:
         if self._reporting is not None:
-            if self._reporting.look() is not None:
+            if (ended := self._reporting.look()) is not None:
                 self._reporting = None
+                if ended.code < 0:  # what it says itself is in the log
+                    _log.warning(
+                        "events of requests for profiles may be lost: their sender ended %s", self._how(ended)
+                    )
             elif self._reporting.age_s > REPORT_S:
                 self._reporting.signal(signal.SIGKILL)
         now_s = time.monotonic()

@@ -55,6 +55,11 @@ def test_a_child_that_fails_has_a_code_and_one_that_hangs_is_killed(
     assert hanging.wait(0).code == -signal.SIGKILL
 
 
+def test_where_memory_ends_a_child_goes_first() -> None:
+    ended = ForkedChild(Path("/proc/self/oom_score_adj").read_bytes).wait(30)
+    assert ended.returned == b"1000\n"
+
+
 def test_the_child_of_who_has_ended_is_killed() -> None:
     """A child that forks one and is killed: the pipe of the second is closed with it."""
     read, write = os.pipe()
