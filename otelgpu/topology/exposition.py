@@ -17,8 +17,9 @@ from otelgpu.topology.services import FAILED, MOST_SERIES, REQUESTS, SECONDS, TI
 CONTENT_TYPE: Final = "text/plain; version=0.0.4"
 _MOST_SAMPLES: Final = 4 * MOST_SERIES
 """That are read: more series than are kept would cost time and give nothing."""
-_WANTED: Final = {name.encode() for name in (REQUESTS, FAILED, SECONDS, TIMED)}
-_LINE: Final = re.compile(rb"\ntraces_service_graph_request_(\w+)([^\n]*)")
+_COUNTS: Final = {name.encode(): name for name in (REQUESTS, FAILED)}
+_DURATIONS: Final = {name.encode(): name for name in (SECONDS, TIMED)}
+_LINE: Final = re.compile(rb"\n(traces_service_graph_request_\w+)([^\n]*)")
 """It begins with text, which is what makes it fast: a line's start is a line's end before it."""
 _LABEL: Final = re.compile(r'\s*([a-zA-Z_]\w*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*(,|(?=\}))', re.ASCII)
 _FIRST: Final = re.compile(rb"\s*(#|[a-zA-Z_:][\w:]*\s*(\{|[-+.\d]|NaN)|\Z)")
@@ -37,18 +38,19 @@ def take(text: bytes, services: Services, skips: Skips, source: str, at_ns: int)
     """
     if not _FIRST.match(text):
         raise NoMetrics
-    found, at, line = 0, 0, 1
-    text = b"\n" + text
-    for sample in _LINE.finditer(text):
-        name = b"traces_service_graph_request_" + sample[1]
-        if name in _WANTED:
+    text, found = b"\n" + text, 0
+    for wanted in _COUNTS, _DURATIONS:  # in this order, for there is a bound; in the text it is the other one
+        at, line = 0, 1
+        for sample in _LINE.finditer(text):
+            if sample[1] not in wanted:
+                continue
             found += 1
             if found > _MOST_SAMPLES:
                 services.beyond += 1
                 continue
             try:
                 labels, value = _sample(sample[2].decode())
-                services.take_sample(name.decode(), labels, value, at_ns)
+                services.take_sample(wanted[sample[1]], labels, value, at_ns)
             except ValueError as error:
                 line, at = line + text.count(b"\n", at, sample.start()), sample.start()
                 skips.add(METRICS, SkippedAt(source, line, str(error)[:200]))

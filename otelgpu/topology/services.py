@@ -31,6 +31,7 @@ SECONDS, TIMED = f"{DURATIONS}_seconds_sum", f"{DURATIONS}_seconds_count"
 """Its sum and its count, as Prometheus calls them."""
 MOST_SPANS: Final = 1 << 20
 MOST_SERIES: Final = 1 << 16
+"""Of which half is for counts alone: durations without them say nothing."""
 _MOST: Final = float(1 << 63)
 _SERVER, _CLIENT, _ERROR, _DELTA = 2, 3, 2, 1
 SPANS, SERVICE_GRAPH = "spans", "servicegraph"
@@ -120,7 +121,7 @@ class Services(Struct):
         series = name, 0 if is_delta else start_ns, tuple(sorted(described.items()))
         counted = self._counted.get(series)
         if counted is None:
-            if len(self._counted) >= MOST_SERIES:
+            if len(self._counted) >= (MOST_SERIES if name in TAKEN else MOST_SERIES // 2):
                 self.beyond += 1
                 return
             is_whole = is_delta or start_ns >= self.begin_ns

@@ -12,12 +12,12 @@ from otelgpu.otlp_json.reader import Skips
 from otelgpu.topology import services
 from otelgpu.topology.exposition import NoMetrics, take
 from otelgpu.topology.graph import Call
-from otelgpu.topology.services import Services
+from otelgpu.topology.services import REQUESTS, SECONDS, TIMED, Services
 from tests.rig.cluster import START
 from tests.rig.examples import examples
 
 DATA = Path(__file__).parent / "data"
-TOTAL = "traces_service_graph_request_total"
+TOTAL = REQUESTS
 names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=40)
 
 
@@ -90,6 +90,7 @@ def test_nothing_that_it_says_raises(noise: bytes, rest: str) -> None:
 
 def test_what_is_beyond_the_bound_is_counted_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(services, "MOST_SERIES", 100)
-    text = "".join(f'{TOTAL}{{client="c{at}",server="s"}} 1\n' for at in range(107))
-    calls, _, beyond = taken("# x\n" + text)
-    assert (len(calls), beyond) == (100, 7)
+    pairs = [f'{{client="c{at}",server="s"}} 1\n' for at in range(107)]
+    lines = [f"{name}{pair}" for name in (SECONDS, TIMED, REQUESTS) for pair in pairs]
+    calls, _, beyond = taken("# x\n" + "".join(lines))
+    assert (len(calls), beyond) == (100, 7 + 2 * 107)  # counts first, though they come last

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otelgpu.otlp_json.reader import Reader, Skips
+from otelgpu.topology import services
 from otelgpu.topology.building import build
 from otelgpu.topology.findings import STALE_NS
 from otelgpu.topology.gathering import BEYOND, Facts, Gathering
@@ -154,6 +155,15 @@ def test_what_a_collector_of_the_service_graph_wrote_is_what_was_sent_to_it() ->
     ]
     assert [round(each.mean_s, 6) for each in found.calls] == [0.015, 0.008, 0.03]
     assert found.rejected == {}
+
+
+def test_durations_leave_room_for_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(services, "MOST_SERIES", 20)
+    found = services.Services(0)
+    for name in (services.SECONDS, services.REQUESTS):
+        for at in range(30):
+            found.take_sample(name, {"client": f"c{at}", "server": "s"}, 1, START)
+    assert (len(found.calls()), found.beyond) == (10, 40)
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", -1.0, 1e300])
