@@ -34,7 +34,9 @@ class NoMetrics(ValueError):
 def take(text: bytes, services: Services, skips: Skips, source: str, at_ns: int) -> int:
     """Samples into ``services``; how many there were. What is none is counted in ``skips``.
 
-    ``at_ns``: when the text was made, in Unix nanoseconds. Raises :class:`NoMetrics`.
+    ``source``: whose text it is; what another one counted is added. ``at_ns``: when it was made, in Unix nanoseconds.
+
+    Raises :class:`NoMetrics`.
     """
     if not _FIRST.match(text):
         raise NoMetrics
@@ -50,7 +52,7 @@ def take(text: bytes, services: Services, skips: Skips, source: str, at_ns: int)
                 continue
             try:
                 labels, value = _sample(sample[2].decode())
-                services.take_sample(wanted[sample[1]], labels, value, at_ns)
+                services.take_sample(wanted[sample[1]], labels, value, at_ns=at_ns, source=source)
             except ValueError as error:
                 line, at = line + text.count(b"\n", at, sample.start()), sample.start()
                 skips.add(METRICS, SkippedAt(source, line, str(error)[:200]))

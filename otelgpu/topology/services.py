@@ -98,9 +98,16 @@ class Services(Struct):
         for name, value in values.items():
             self._take(name, described, value, start_ns=start, at_ns=at, is_delta=is_delta)
 
-    def take_sample(self, name: str, labels: Mapping[str, str], value: float, at_ns: int) -> None:
-        """What a counter that is called as in Prometheus has counted since its process began. Raises ValueError."""
-        described = {key: shown(each) for key, each in labels.items()}
+    def take_sample(
+        self, name: str, labels: Mapping[str, str], value: float, *, at_ns: int, source: str
+    ) -> None:
+        """What a counter that is called as in Prometheus has counted since its process began, which ``source`` is.
+
+        Raises ValueError.
+        """
+        described = {key: shown(each) for key, each in labels.items()} | {
+            "": source
+        }  # no label has that name
         self._take(name, described, value, start_ns=self.begin_ns, at_ns=at_ns, is_delta=False)
 
     def _take(

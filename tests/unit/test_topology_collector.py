@@ -94,6 +94,13 @@ def test_an_address_with_a_path_is_asked_there(serve: Begin) -> None:
     assert pairs(topology(f"{url}/federate?match[]=x", "--json").output) == PAIRS
 
 
+def test_what_several_collectors_counted_is_added(serve: Begin) -> None:
+    document = topology(serve(answer(SERVED)), serve(answer(SERVED)), "--json").output
+    assert pairs(document) == [
+        (client, server, 2 * calls, 2 * errors) for client, server, calls, errors in PAIRS
+    ]
+
+
 def test_nodes_are_of_files_beside_it(serve: Begin, tmp_path: Path) -> None:
     lines = Cluster(nodes=2, gpus=1).write(tmp_path / "cluster.jsonl")
     document = topology(lines, serve(answer(SERVED)), "--json").output

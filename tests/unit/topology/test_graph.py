@@ -162,7 +162,7 @@ def test_durations_leave_room_for_counts(monkeypatch: pytest.MonkeyPatch) -> Non
     found = services.Services(0)
     for name in (services.SECONDS, services.REQUESTS):
         for at in range(30):
-            found.take_sample(name, {"client": f"c{at}", "server": "s"}, 1, START)
+            found.take_sample(name, {"client": f"c{at}", "server": "s"}, 1, at_ns=START, source="given")
     assert (len(found.calls()), found.beyond) == (10, 40)
 
 
