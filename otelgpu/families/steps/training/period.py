@@ -52,6 +52,9 @@ MICRO_STEPS: Final = 16
 OPTIMIZER_LAUNCHES: Final = 8
 """So many launches more than others has a batch with which the optimizer ran."""
 
+SHORTEST_NS: Final = 1_000_000
+"""A step of a program that calls its collectives itself (MPI): what repeats more often is the inside of one."""
+
 _TRIED: Final = 512  # boundaries without a period, after which only one in _RARELY is asked
 _RARELY: Final = 16
 _BATCH_PART: Final = 4  # a copy of at least such a part of the largest is of a batch; less is a scalar
@@ -73,7 +76,7 @@ class Period(Struct, frozen=True, kw_only=True):
 
     ``total``: sum of their symbols. ``first``: ordinal of the first collective of the last whole step that was seen.
     ``batch_bytes``: what a run of host-to-device copies must have to be of a batch. ``cuts``: runs of that size between
-    two steps, more than one where several small batches make a step.
+    two steps, more than one where several small batches make a step. ``least_ns``: what repeats more often is no step.
     """
 
     length: int
@@ -83,6 +86,7 @@ class Period(Struct, frozen=True, kw_only=True):
     batch_bytes: int
     cuts: int
     first: int
+    least_ns: int
 
 
 class Searcher:
@@ -135,6 +139,10 @@ class Searcher:
 
     def _period(self, collectives: Notes, marks: Notes, position: int, length: int) -> Period | None:
         within = collectives[position - length : position]
+        least_ns = SHORTEST_NS if calls_itself(within).all() else 0
+        ends_ns = collectives["end_ns"][position - 1 :: -length][:REPEATS].astype(np.int64)
+        if (ends_ns[:-1] - ends_ns[1:] < least_ns).any():
+            return None
         found = _boundary(collectives, marks, position, length)
         if found is None:
             return None
@@ -150,6 +158,7 @@ class Searcher:
             batch_bytes=batch_bytes,
             cuts=cuts,
             first=int(collectives["ordinal"][at]),
+            least_ns=least_ns,
         )
 
 

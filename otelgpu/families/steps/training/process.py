@@ -58,6 +58,7 @@ _PATIENCE: Final = 4
 
 _FEW: Final = 64  # so many may be, however short the period
 _RECENT: Final = 16  # steps that the confidence is of
+_QUICK: Final = 64  # so many in a row are none
 _NO_MORE: Final = (1 << 62) - 1
 _ONLY_NOTED: Final = (OperationKind.FILE, OperationKind.STRETCH)
 
@@ -108,6 +109,7 @@ class _Track:
         self._matched: deque[tuple[int, int]] = deque(maxlen=_RECENT)  # of the period, and others
         self._usual = period.cuts  # between two steps
         self._recent: deque[int] = deque(maxlen=REPEATS)  # so many there were
+        self._quick = 0  # the last steps that were shorter than any is
 
     def add(self, collectives: Notes, marks: Notes) -> tuple[list[_Closed], int | None]:
         """More collectives, and all marks that are remembered: steps that ended.
@@ -122,6 +124,10 @@ class _Track:
         while following < len(self._known):
             if self.open_ns is not None and self._known["ordinal"][following] <= self._last + self._limit:
                 closed.append(self._close(self._known[following], marks))
+                quick = closed[-1].end_ns - closed[-1].start_ns < self.period.least_ns
+                self._quick = self._quick + 1 if quick else 0
+                if self._quick > _QUICK:
+                    return closed, int(self._known["ordinal"][following])
             at = self._match(sums, following, marks)
             if at is None:
                 break
@@ -139,7 +145,9 @@ class _Track:
         length = self.period.length
         if following + length > len(self._known):
             return None
-        alike = sums[following + length :] - sums[following:-length] == np.uint64(self.period.total)
+        upto = following + length + self._limit  # what lies beyond is too late
+        ends = sums[following + length : upto + 1]
+        alike = ends - sums[following : following + len(ends)] == np.uint64(self.period.total)
         ordinals = self._known["ordinal"]
         for at in (following + np.flatnonzero(alike)).tolist():
             if ordinals[at + length - 1] > self._last + self._limit:

@@ -122,3 +122,14 @@ def test_a_program_that_calls_collectives_itself_is_parted_where_they_return(cal
 def test_an_mpi_program_that_drives_a_device_is_parted_by_what_it_does_there() -> None:
     rows = mpi_loop(launches=True)
     assert steps_of(reported(rows, steps=TrainingSteps([*APIS, {1: "MPI_Allreduce"}]))[1]) == []
+
+
+def test_what_repeats_many_times_a_millisecond_is_no_step() -> None:
+    """Also after some that were: an iteration of a solver is within a step."""
+    slow = 10
+    rows = operations(slow + 3000)
+    rows["tgid"], rows["tid"], rows["returned"] = TGID, MAIN, 1
+    rows["kind"], rows["family"], rows["api"], rows["handle"] = OperationKind.COLLECTIVE, 2, 1, 0x44000000
+    rows["start_ns"] = 700 * MS + np.cumsum(np.where(np.arange(len(rows)) < slow, STEP, MS // 10))
+    rows["duration_ns"] = 1000
+    assert len(steps_of(reported(rows, steps=TrainingSteps([*APIS, {1: "MPI_Allreduce"}]))[1])) < 80
