@@ -35,7 +35,7 @@ DESCRIPTIONS: Final = Descriptions(
         "nccl.registered.size": Described("Bytes of a buffer that was registered.", "1073741824"),
         "nccl.phase": Described(
             "what the span's time is: `collective`, `enqueue` (of the host call, which only queues), `run` "
-            "(of one that returns when the collective has ended for its rank: gloo), `wait`"
+            "(of one that returns when the collective has ended for its rank: gloo, MPI), `wait`"
         ),
         "nccl.sequence": Described(
             "the collective's number among those of its communicator and function, from 0"
