@@ -144,15 +144,6 @@ static __always_inline void learn(__u32 tgid, const struct call *call, bool is_s
 		known->rank_and_one = answer + 1;
 }
 
-/* At the entry, for the library takes the handle away. */
-static __always_inline void freed(__u32 tgid, const struct process *process, __u64 of)
-{
-	struct communicator_key key = { .tgid = tgid };
-
-	if (!bpf_probe_read_user(&key.handle, process->ints ? 4 : 8, (void *)of))
-		bpf_map_delete_elem(&communicators, &key);
-}
-
 /* -- Arguments of a call ---------------------------------------------------------------------- */
 
 static __always_inline __u64 argument(struct pt_regs *regs, __u8 nth)
@@ -238,6 +229,27 @@ static __always_inline void emit_call(const struct call *call, const struct spec
 	submit(record);
 }
 
+/* At the entry, for the library takes the handle away. */
+static __always_inline void freed(struct identity who, const struct process *process, __u32 api,
+				  __u64 of)
+{
+	struct communicator_key key = { .tgid = who.tgid };
+	__u64 now_ns = bpf_ktime_get_ns();
+	struct mpi_call *record;
+
+	if (bpf_probe_read_user(&key.handle, process->ints ? 4 : 8, (void *)of))
+		return;
+	bpf_map_delete_elem(&communicators, &key);
+	record = EMIT_BEGIN(mpi_call, MPI_CALL, who, now_ns, now_ns);
+	if (!record)
+		return;
+	record->communicator = key.handle;
+	record->rank = record->ranks = record->root = -1;
+	record->api = (__u16)api;
+	record->freed = 1;
+	submit(record);
+}
+
 /* -- Entry and return ------------------------------------------------------------------------- */
 
 static __always_inline int enter(struct pt_regs *regs, bool session)
@@ -263,7 +275,7 @@ static __always_inline int enter(struct pt_regs *regs, bool session)
 		return RETURN_IGNORED;
 	}
 	if (spec->shape == SHAPE_FREE) {
-		freed(who.tgid, process, ARGUMENT_1(regs));
+		freed(who, process, api, ARGUMENT_1(regs));
 		return RETURN_IGNORED;
 	}
 	if (!returns && spec->shape > SHAPE_TRANSFER)

@@ -25,7 +25,8 @@ struct mpi_call {
 	__u8 transfer;	    /* 1: a send or receive */
 	__u8 wait;	    /* 1: for what was begun without waiting */
 	__u8 created; /* 1: MPI_Init of this process was seen, and so every call of the communicator */
-	__u8 reserved[7];
+	__u8 freed; /* 1: the communicator is none from now on */
+	__u8 reserved[6];
 };
 
 /* Which function was called: the enumerator is API_ and the exported name. */

@@ -48,7 +48,8 @@ class JobGroups:
     def __init__(self, library: str, resource_of: Callable[[int], Resource | None]) -> None:
         """``resource_of``: what a process is; None as long as nobody has looked at it."""
         self._library, self._resource_of = library, resource_of
-        self._known: dict[tuple[int, int], tuple[int, bool]] = {}  # process and address → hash, of transfers
+        self._known: set[tuple[int, int]] = set()  # process and address
+        self._identified: set[tuple[int, bool]] = set()  # process, of transfers
         self._counts = dict.fromkeys((UNIDENTIFIED, FULL), 0)
 
     @property
@@ -72,10 +73,12 @@ class JobGroups:
             self._counts[FULL] += 1
             return None
         identity = 0
-        if not self._has_identity(call.tgid, call.transfer):
+        if (call.tgid, call.transfer) not in self._identified:
             identity = identity_of(self._library, owner, call.rank, call.ranks)
+        if identity:
+            self._identified.add((call.tgid, call.transfer))
         self._counts[UNIDENTIFIED] += not identity
-        self._known[key] = identity, call.transfer
+        self._known.add(key)
         return CommunicatorSeen(
             tgid=call.tgid,
             time_ns=call.time_ns,
@@ -86,13 +89,19 @@ class JobGroups:
             created=call.created,
         )
 
-    def _has_identity(self, tgid: int, transfer: bool) -> bool:
-        known = self._known.items()
-        return any(identity for (of, _), (identity, kind) in known if of == tgid and kind == transfer)
+    def end(self, tgid: int, address: int, time_ns: int) -> CommunicatorSeen | None:
+        """Its address may become another's, which does not have its identity; None: it was not reported."""
+        if not self.knows(tgid, address):
+            return None
+        self._known.discard((tgid, address))
+        return CommunicatorSeen(
+            tgid=tgid, time_ns=time_ns, address=address, hash=0, rank=-1, ranks=-1, ended=True
+        )
 
     def forget_process(self, tgid: int) -> None:
         """All of a process."""
-        self._known = {key: identity for key, identity in self._known.items() if key[0] != tgid}
+        self._known = {key for key in self._known if key[0] != tgid}
+        self._identified = {key for key in self._identified if key[0] != tgid}
 
 
 def identity_of(library: str, owner: Resource, rank: int, ranks: int) -> int:

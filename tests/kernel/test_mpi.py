@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from otelgpu.families.mpi.decode import MpiDecoder, waits
@@ -36,7 +37,7 @@ UNKNOWN = (
 
 @pytest.mark.parametrize("ints", [0, 1], ids=["openmpi", "mpich"])
 def test_every_call_is_recorded_once(kernel: None, tmp_path: Path, ints: int) -> None:
-    truth, calls, waited, lost = recorded(tmp_path, f"--ints={ints}", "--absurd=1")
+    truth, calls, (waited, freed), lost = recorded(tmp_path, f"--ints={ints}", "--absurd=1")
     assert waited == truth.pop("MPI_Wait") == STEPS
     assert Counter(name for name, *_ in calls) == truth
     sizes = Counter({(name, size): truth[name] for name, size in SIZES.items()})
@@ -45,14 +46,15 @@ def test_every_call_is_recorded_once(kernel: None, tmp_path: Path, ints: int) ->
     assert Counter((name, size) for name, size, *_ in calls) == sizes
     assert {name: peer for name, _, _, peer in calls if peer != -1} == PEERS
     assert Counter(each for *_, each, _ in calls) == {RANK: len(calls) - UNKNOWN, -1: UNKNOWN}
+    assert freed == 1
     assert lost["argument_unreadable"] == 1  # where it puts a rank
     assert lost["communicator_implausible"] == 2  # a rank below 0, and a call of one beyond the last
 
 
 def recorded(
     folder: Path, *options: str
-) -> tuple[dict[str, int], list[tuple[str, int, int, int]], int, Counter[str]]:
-    """What it says that it called; what was recorded (function, bytes, rank, peer), waits, and losses."""
+) -> tuple[dict[str, int], list[tuple[str, int, int, int]], tuple[int, int], Counter[str]]:
+    """What it says that it called; what was recorded (function, bytes, rank, peer), waits and ends, and losses."""
     capture = folder / "capture"
     command = [OTELGPU, "record", "--hold-on-load", "--families=mpi", f"-o{capture}", "--"]
     command += [str(build_fakes() / "mpi" / "program_mpi"), f"--steps={STEPS}", *options]
@@ -73,4 +75,6 @@ def recorded(
     for item in items:
         if isinstance(item, LossCounted) and item.family == "mpi":
             lost[item.reason] += item.count
-    return said["calls"], calls, sum(len(waits(batch)) for batch in batches), lost
+    waited = sum(len(waits(batch)) for batch in batches)
+    freed = sum(int(np.count_nonzero(batch.records["freed"])) for batch in batches)
+    return said["calls"], calls, (waited, freed), lost

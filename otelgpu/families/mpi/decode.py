@@ -44,7 +44,8 @@ class MpiDecoder:
         """
         if batch.kind != "mpi_call":
             return operations(0)
-        chosen = (batch.records["wait"] == 0) & np.isin(batch.records["api"], list(self.apis))
+        chosen = (batch.records["wait"] == 0) & (batch.records["freed"] == 0)
+        chosen &= np.isin(batch.records["api"], list(self.apis))
         heads, records = batch.heads[chosen], batch.records[chosen]
         transfer = records["transfer"] == 1
         rows = _rows(heads)

@@ -51,20 +51,24 @@ class MpiHandler:
 
 
 def learn(groups: JobGroups, batch: Batch) -> list[CommunicatorSeen]:
-    """The communicators that a batch of calls is the first to show."""
+    """The communicators that a batch of calls is the first to show, and those that were freed."""
     if batch.kind != "mpi_call":
         return []
     chosen = (batch.records["wait"] == 0) & (batch.records["transfer"] == 0)
     columns = (
         *(batch.heads[name] for name in ("tgid", "time_ns")),
         *(batch.records[name] for name in ("communicator", "rank", "ranks")),
-        batch.records["created"] == 1,
+        *(batch.records[name] == 1 for name in ("created", "freed")),
     )
-    calls = (
-        Called(tgid=tgid, time_ns=time_ns, address=address, rank=rank, ranks=ranks, created=created)
-        for tgid, time_ns, address, rank, ranks, created in zip(
-            *(each[chosen].tolist() for each in columns), strict=True
-        )
-        if not groups.knows(tgid, address)
-    )
-    return [seen for call in calls if (seen := groups.learn(call))]
+    found = []
+    for tgid, time_ns, address, rank, ranks, created, freed in zip(
+        *(each[chosen].tolist() for each in columns), strict=True
+    ):
+        if freed:
+            found.append(groups.end(tgid, address, time_ns))
+        elif not groups.knows(tgid, address):
+            call = Called(
+                tgid=tgid, time_ns=time_ns, address=address, rank=rank, ranks=ranks, created=created
+            )
+            found.append(groups.learn(call))
+    return [seen for seen in found if seen is not None]

@@ -85,6 +85,18 @@ def test_counts_of_a_communicator_that_was_there_before_do_not_begin_at_none() -
     assert not seen.created
 
 
+def test_a_communicator_that_took_the_place_of_a_freed_one_is_another() -> None:
+    groups = JobGroups("mpi", lambda _: owner())
+    free = call("MPI_Comm_free", freed=1, rank=-1, ranks=-1)
+    assert learn(groups, free) == []
+    (first,) = learn(groups, call())
+    (ended,) = learn(groups, free)
+    assert (ended.ended, ended.address) == (True, first.address)
+    (second,) = learn(groups, call())
+    assert first.hash and not second.hash
+    assert len(MpiDecoder(btf("mpi")).decode(free)) == 0
+
+
 @pytest.mark.parametrize(
     "batch",
     [call("MPI_Send", transfer=1), call("MPI_Wait", wait=1), call(rank=-1)],
