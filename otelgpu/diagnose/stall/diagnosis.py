@@ -192,7 +192,7 @@ def _verdict(
         evidence=[
             *evidence_of(finding, judged.steps, around),
             *file_evidence(path),
-            *disk_evidence(finding, disk, seen.types, around),
+            *disk_evidence(finding, disk, seen, around),
         ],
         spans=list(dict.fromkeys(each.span for each in finding.activities if each.span))[:MOST_SPANS],
         next=CAUSES[cause].next,

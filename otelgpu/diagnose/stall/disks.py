@@ -2,7 +2,7 @@
 
 In: requests of the thread (kind ``block``), and a stall's activities. What the kernel writes back later it asks for
 itself: then a write has no request of its own, which is said. It is charged to the control group of who made the pages
-dirty where the kernel does that, else it is of all who share the disk.
+dirty where the kernel does that (and its requests are counted), else it is of all who share the disk.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from otelgpu.diagnose.stall.causes import FILE_SYNC, FILE_WRITE, FILES, PAGE_FAULTS
 from otelgpu.diagnose.stall.gaps import Finding
-from otelgpu.diagnose.stall.observations import BLOCK_TIME, Seen, ThreadSeen
+from otelgpu.diagnose.stall.observations import BLOCK_TIME, Observations, Seen, ThreadSeen, WrittenBack
 from otelgpu.diagnose.stall.sentences import shown_bytes
 from otelgpu.diagnose.stall.surroundings import GroupWrites, Surroundings
 from otelgpu.diagnose.stall.verdicts import StallEvidence
@@ -60,9 +60,9 @@ def disk_of(finding: Finding, thread: ThreadSeen) -> Disk | None:
 
 
 def disk_evidence(
-    finding: Finding, disk: Disk | None, types: frozenset[str], around: Surroundings | None
+    finding: Finding, disk: Disk | None, seen: Observations, around: Surroundings | None
 ) -> list[StallEvidence]:
-    """``types``: sample types that there are; where requests were not recorded, nothing is said of them."""
+    """Where requests were not recorded, nothing is said of them."""
     found = []
     if disk is not None:
         each = duration(disk.spent_ns / disk.requests.total())
@@ -71,14 +71,31 @@ def disk_evidence(
         value = float(disk.requests.total())
         found.append(StallEvidence(name="disk", text=text, value=value, unit="1"))
     is_written_back = finding.cause == FILE_WRITE and (disk is None or not disk.requests["write"])
-    if is_written_back and BLOCK_TIME in types:
+    if is_written_back and BLOCK_TIME in seen.types:
         group = around.group_writes if around is not None else None
         whose = "for all who share the disk" if group is None else f"for its control group {group.group}"
         found.append(StallEvidence(name="disk", text=WRITTEN_BACK + whose))
     if finding.cause in (FILE_WRITE, FILE_SYNC) and around is not None:
         found += _dirtied(around)
         found += _charged(around.group_writes, around.dirtied_bytes)
+    if finding.cause in (FILE_WRITE, FILE_SYNC):
+        found += _requests(seen.written_back)
     return found
+
+
+def _requests(made: list[WrittenBack]) -> list[StallEvidence]:
+    """How long the disks took that most was written back to."""
+    most = sorted(made, key=lambda each: -each.spent_ns)[:_MOST_DISKS]
+    return [
+        StallEvidence(
+            name="group_requests",
+            text=f"for control group {each.group} threads of the kernel wrote back to {each.device or 'a disk'} "
+            f"meanwhile in {each.requests} requests, {duration(each.spent_ns / each.requests)} each",
+            value=float(each.requests),
+            unit="1",
+        )
+        for each in most
+    ]
 
 
 def _dirtied(around: Surroundings) -> list[StallEvidence]:

@@ -93,12 +93,22 @@ class ThreadSeen(Struct):
         return [row for row in self.rows if row.type in types]
 
 
+class WrittenBack(Struct, kw_only=True):
+    """Requests that threads of the kernel made to a device for a control group."""
+
+    group: str
+    device: str
+    requests: int = 0
+    spent_ns: int = 0
+
+
 class Observations(Struct, kw_only=True):
     """What profiles held. ``types``: sample types that there are; ``rejected``: reason → rows."""
 
     threads: list[ThreadSeen]
     types: frozenset[str]
     rejected: dict[str, int]
+    written_back: list[WrittenBack] = field(default_factory=list)
 
 
 def observe(batches: Sequence[ProfileColumns]) -> Observations:
@@ -106,6 +116,7 @@ def observe(batches: Sequence[ProfileColumns]) -> Observations:
     threads: dict[tuple[int, int], ThreadSeen] = {}
     rejected: Counter[str] = Counter()
     extra: dict[tuple[str, int, int, int], int] = {}
+    back: dict[tuple[str, str], WrittenBack] = {}
     types, taken = set(), 0
     for batch in batches:
         kind = batch.sample_type.type
@@ -116,6 +127,8 @@ def observe(batches: Sequence[ProfileColumns]) -> Observations:
             rejected["rows_beyond_limit"] += len(batch)
             continue
         taken += len(batch)
+        if kind == BLOCK_TIME:
+            _see_written_back(batch, back)
         pid, program = process_of(batch)
         for tid, name, row in _rows(batch, rejected):
             if kind in (SYSCALLS, FILE_BYTES):
@@ -126,7 +139,25 @@ def observe(batches: Sequence[ProfileColumns]) -> Observations:
             thread.rows.append(row)
     for thread in threads.values():
         thread.rows = sorted((_with(row, thread, extra) for row in thread.rows), key=lambda row: row.begin_ns)
-    return Observations(threads=list(threads.values()), types=frozenset(types), rejected=dict(rejected))
+    return Observations(
+        threads=list(threads.values()),
+        types=frozenset(types),
+        rejected=dict(rejected),
+        written_back=list(back.values()),
+    )
+
+
+def _see_written_back(batch: ProfileColumns, back: dict[tuple[str, str], WrittenBack]) -> None:
+    attributes = {each.key: each for each in batch.attributes}
+    if _WRITTEN_BACK not in attributes:
+        return
+    for row in range(len(batch)):
+        group, device = (_text(attributes.get(key), row) for key in (_WRITTEN_BACK, _DEVICE))
+        value = int(batch.value[row])
+        if group and 0 <= value < _LONGEST_NS:
+            made = back.setdefault((group, device), WrittenBack(group=group, device=device))
+            made.requests += 1
+            made.spent_ns += value
 
 
 def _with(row: Seen, thread: ThreadSeen, extra: dict[tuple[str, int, int, int], int]) -> Seen:

@@ -20,6 +20,7 @@ from otelgpu.diagnose.stall.observations import (
     SYSCALL_TIME,
     Observations,
     Seen,
+    WrittenBack,
 )
 from otelgpu.diagnose.stall.sentences import ordinal, sentence, shown_bytes
 from otelgpu.diagnose.stall.surroundings import GroupWrites, Neighbour, Surroundings, Writer
@@ -660,7 +661,9 @@ def test_what_is_written_back_for_a_control_group_is_said(
     around = structs.replace(QUIET, dirtied_bytes=7_500_000, group_writes=writes)
     seen = observed(loop(lambda made: made.write(100, 1000)))
     seen.types |= {BLOCK_TIME}
+    seen.written_back.append(WrittenBack(group="job", device="sda", requests=4, spent_ns=80 * MS))
     (verdict,) = report(seen, around).verdicts
     said = {each.name: each.text for each in verdict.evidence}
     assert says in said["group_writes"]
     assert said["disk"].endswith("the kernel writes it back later, for its control group /job")
+    assert said["group_requests"].endswith("wrote back to sda meanwhile in 4 requests, 20.0 ms each")

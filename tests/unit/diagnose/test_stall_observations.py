@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from otelgpu.cli.commands import cli
 from otelgpu.cli.page_files import stall_page_files
 from otelgpu.diagnose.stall.diagnosis import diagnose
-from otelgpu.diagnose.stall.observations import USED, observe
+from otelgpu.diagnose.stall.observations import USED, WrittenBack, observe
 from otelgpu.diagnose.stall.stall_page import stall_page
 from otelgpu.diagnose.stall.verdicts import (
     Latency,
@@ -99,8 +99,10 @@ def test_what_the_kernel_writes_back_is_nobodys_wait() -> None:
         columns("block_time", [(at, 5 * MS)], ("k:submit_bio",), **{"otelgpu.block.device": "vda", **labels})
         for at, labels in ((100, {}), (200, {"otelgpu.block.written_back_for": "pod.slice"}))
     ]
-    (thread,) = observe(requests).threads
+    seen = observe(requests)
+    (thread,) = seen.threads
     assert [row.begin_ns - START for row in thread.of("block_time")] == [100 * MS]
+    assert seen.written_back == [WrittenBack(group="pod.slice", device="vda", requests=1, spent_ns=5 * MS)]
 
 
 def test_a_file_is_read_and_its_exit_code_says_that_something_was_found(tmp_path: Path) -> None:
