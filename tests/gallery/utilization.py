@@ -44,18 +44,16 @@ class Case(Struct, frozen=True, kw_only=True):
 
 CASES: Final[Mapping[str, Case]] = {
     "interactive_kernel": Case(cause="interactive", says=("ipykernel_launcher",), live=True),
-    "unused_devices": Case(
-        cause="oversubscription", says=("leaves it 4 devices, and it uses 1",), devices=4, live=True
-    ),
+    "unused_devices": Case(cause="oversubscription", says=("leaves it 4 devices, and it uses 1",), devices=4),
     "shared_device": Case(cause="oversubscription", says=("ran kernels on GPU 0 for",), live=True),
     "unreleased": Case(cause="unreleased", says=("no call of CUDA in the last",), live=True),
     "not_deep_learning": Case(cause="not_deep_learning"),
     "small_batch": Case(cause="batch_size", says=("1 blocks", "132 multiprocessors"), live=True),
     "memory_in_loop": Case(cause="gpu_memory"),
-    "checkpoint": Case(cause="checkpointing", says=("model.pt", "checkpoint"), live=True),
-    "pageable_copy": Case(cause="host_transfer", says=("GB/s",), live=True),
+    "checkpoint": Case(cause="checkpointing", says=("model.pt", "checkpoint")),
+    "pageable_copy": Case(cause="host_transfer", says=("GB/s",)),
     "decode_in_loop": Case(cause="preprocessing", says=("steps.py", "work")),
-    "slow_loader": Case(cause="preprocessing", says=("slow_loader",), live=True),
+    "slow_loader": Case(cause="preprocessing", says=("slow_loader",)),
     "download": Case(cause="external_data", says=("download",), live=True),
     "upload": Case(cause="result_upload", says=("upload",)),
     "without_cuda": Case(cause="library_installation", says=("PyTorch",), live=True),
