@@ -10,7 +10,7 @@ import os
 import stat
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec import Struct, field, structs
 
@@ -34,14 +34,14 @@ from otelgpu.otlp_json.reader import (
     time_ns,
 )
 from otelgpu.store.clickhouse.address import address_of
+from otelgpu.store.clickhouse.client import Client
+from otelgpu.store.clickhouse.span_lines import are_spans, columns_of
+from otelgpu.store.clickhouse.traces import Requests, StoredSpans
 from otelgpu.store.files import BrokenFile, is_compressed, pieces
 from otelgpu.store.inputs import open_files, open_tables
 from otelgpu.store.line_files import first_offset, split_lines
 from otelgpu.store.queries import Tables
 from otelgpu.store.reasons import FILES_UNREADABLE
-
-if TYPE_CHECKING:
-    from otelgpu.store.clickhouse.traces import Requests, StoredSpans
 
 NEWEST_BYTES: Final = 256 << 20
 """Of one input so much is read of spans: some 300,000."""
@@ -146,9 +146,6 @@ class Recordings:
 
     def of_store(self, named: str) -> list[str]:
         """What a store holds, in the words of :func:`~otelgpu.cli.mcp.inputs.contents`. Raises `StoreError`."""
-        from otelgpu.store.clickhouse.client import Client
-        from otelgpu.store.clickhouse.span_lines import are_spans, columns_of
-
         given = address_of(self.inputs.stores[named], os.environ)
         address = structs.replace(given, timeout_s=min(given.timeout_s, _SOON_S))
         columns = columns_of(Client(address), address, address.table)
@@ -161,8 +158,6 @@ class Recordings:
     def _stored(
         self, named: str, reading: Reading, ask: Callable[[StoredSpans], Iterable[bytes]]
     ) -> Iterator[SpanSeen]:
-        from otelgpu.store.clickhouse.traces import StoredSpans
-
         address = address_of(self.inputs.stores[named], os.environ)
         lines = ask(StoredSpans(address, restored, reading.limits))
         yield from _seen_in(Reader(address.shown, reading.skips), lines)

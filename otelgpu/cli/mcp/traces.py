@@ -22,10 +22,8 @@ from otelgpu.errors import OtelgpuError
 from otelgpu.families.steps.hints import HINTS
 from otelgpu.families.steps.names import HINT_EVIDENCE
 from otelgpu.otlp_json.reader import Unreadable, attributes, identity, time_ns
+from otelgpu.store.clickhouse.traces import MOST_EVENTS, MOST_LINKS, MOST_SPANS
 
-MOST_SPANS: Final = 50_000
-"""Of a trace; more are counted."""
-MOST_LINKS: Final = 20
 _FAN_OUT: Final = 8
 """Rows under one span."""
 _NONE: Final = bytes(8)
@@ -243,7 +241,7 @@ def _detail(
         attributes=dict(shown),
         withheld=[*shown.withheld[:50], *resource.withheld[:20]],
         resource=dict(resource),
-        events=[row for event in span.raw.events[:50] for row in _event(event, span)],
+        events=[row for event in span.raw.events[:MOST_EVENTS] for row in _event(event, span)],
         links=[
             _link(trace, target, named_spans.get(target), link)
             for (trace, target), link in zip(targets, span.raw.links, strict=False)

@@ -34,7 +34,7 @@ from otelgpu.store.row_checks import text_literal
 
 MOST_SPANS: Final = 50_000
 """Of a trace."""
-_MOST_EVENTS, _MOST_LINKS = 50, 20
+MOST_EVENTS, MOST_LINKS = 50, 20
 """Of a span, and spans that link to it."""
 _LONGEST_TEXT: Final = 1024
 """Characters of an attribute of a request."""
@@ -122,7 +122,7 @@ class StoredSpans:
         leads = f"t = {text_literal(trace)} AND s = {text_literal(span)}"
         within = bounds("Timestamp", max(at_s - _AROUND_S, 0.0), min(at_s + _AROUND_S, _LATEST_S))
         condition = f"arrayExists((t, s) -> {leads}, Links.TraceId, Links.SpanId){within}"
-        first = f"(SELECT * FROM {self._table} WHERE {condition} ORDER BY Timestamp LIMIT {_MOST_LINKS})"
+        first = f"(SELECT * FROM {self._table} WHERE {condition} ORDER BY Timestamp LIMIT {MOST_LINKS})"
         mine = (
             f"arrayFilter((x, t, s) -> {leads}, Links.{name}, Links.TraceId, Links.SpanId)"
             for name in _OF_LINKS
@@ -133,7 +133,7 @@ class StoredSpans:
         """Of the span that is so alone."""
         events, links = (
             [f"arraySlice({name}.{each}, 1, {most})" for each in lists]
-            for name, lists, most in (("Events", _OF_EVENTS, _MOST_EVENTS), ("Links", _OF_LINKS, _MOST_LINKS))
+            for name, lists, most in (("Events", _OF_EVENTS, MOST_EVENTS), ("Links", _OF_LINKS, MOST_LINKS))
         )
         times = f"arrayMap(x -> toString(toUnixTimestamp64Nano(x)), {events[0]})"
         said = _json(times, *events[1:]) if self._has("Events") else "'[]'"
