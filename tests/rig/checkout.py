@@ -71,7 +71,7 @@ class Checkout:
     @property
     def environment(self) -> dict[str, str]:
         """What makes this interpreter import the copy."""
-        return {**os.environ, "PYTHONPATH": str(self.root), "PYTHONDONTWRITEBYTECODE": "1"}
+        return {**os.environ, "PYTHONPATH": str(self.root)}
 
 
 def missing_for_checkout() -> str | None:
