@@ -127,6 +127,8 @@ class Exclusion(Struct, frozen=True, kw_only=True):
 
     def fits(self, path: str, user_agent: str) -> bool:
         """Whether a request for ``path`` by ``user_agent`` is one."""
+        if not (self.paths or self.user_agents):
+            return False
         for text, patterns in ((path, self.paths), (user_agent, self.user_agents)):
             for pattern in patterns:
                 if fnmatchcase(text, pattern):

@@ -164,7 +164,18 @@ class Remembered(Generic[_Key]):
         """Remember a key, where it is not yet; what was forgotten for it."""
         if key in self._keys:
             return None
-        forgotten = self._forget_one(owner) if len(self._keys) >= self._capacity else None
+        keys = self._of_owner.get(owner)
+        is_full = len(self._keys) >= self._capacity
+        if is_full and keys and len(keys) == self._most:  # he loses his oldest, and still has most
+            self._keys.add(key)
+            keys.append(key)
+            with_most = self._by_count[self._most]
+            if len(with_most) > 1:
+                with_most[owner] = with_most.pop(owner)  # the last of those with so many
+            oldest = keys.popleft()
+            self._keys.discard(oldest)
+            return oldest
+        forgotten = self._forget_one(owner) if is_full else None
         self._keys.add(key)
         keys = self._of_owner.setdefault(owner, deque())
         keys.append(key)
