@@ -236,10 +236,12 @@ class Metrics:
             return  # it went into the series of what overflows
         if series.exemplars is None:
             series.exemplars = {}
+        buckets, newest = metric.buckets, {}
         for value, reported in zip(values, contexts, strict=True):
             if reported is not None:
-                bucket = bisect_left(metric.buckets, value)
-                series.exemplars[bucket] = _Exemplar(float(value), reported[1], reported[0])
+                newest[bisect_left(buckets, value)] = value, reported
+        for bucket, (value, (context, time_unix_ns)) in newest.items():
+            series.exemplars[bucket] = _Exemplar(float(value), time_unix_ns, context)
 
     def set(
         self,
