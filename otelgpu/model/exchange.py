@@ -128,11 +128,11 @@ UNSEEN: Final = frozenset({"capture_gap", "response_not_seen", "connection_evict
 """Why not all of an exchange was seen: bytes were not captured, an answer went another way, or there were too many."""
 
 
-class Exchange(Struct, frozen=True, kw_only=True, gc=False):
+class Exchange(Struct, frozen=True, gc=False):
     """A finished request and its response, at one endpoint of a connection.
 
     At a server the request is read and the response written, at a client's the other way round; "read"
-    and "write" below are a server's.
+    and "write" below are a server's. Not for keywords only: so many of them take msgspec four times as long.
     """
 
     key: int  # unique in a session, > 0; emitted in order of arrival
@@ -161,7 +161,6 @@ class Exchange(Struct, frozen=True, kw_only=True, gc=False):
     role: Role = Role.SERVER
     start_source: StartSource = StartSource.READ
     read_ns: int = 0  # servers: the read of the request's first byte returned
-    protocol: str = "http"  # network.protocol.name: "http", "websocket", or a plug-in's
     tls: bool = False
     rpc: Rpc | None = None
     published: Published | None = None  # what the process itself worked under when it answered (asked)
@@ -169,6 +168,7 @@ class Exchange(Struct, frozen=True, kw_only=True, gc=False):
     asked: Asked | None = None  # clients: how that task had another one write the request; None: it wrote it
     answered: bool = True  # the end of the response was seen: ``end_ns`` is that
     wire_id: bytes = b""  # what both endpoints derive alike for this request; "" where unknown
+    protocol: str = "http"  # network.protocol.name: "http", "websocket", or a plug-in's
     span_name: str = ""  # a plug-in's; "": made by the family's rules
     attributes: tuple[tuple[str, str | int | float | bool], ...] = ()  # a plug-in's
 
