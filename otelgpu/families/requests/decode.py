@@ -272,7 +272,7 @@ class HttpState:
             chunk = time_ns, end_ns, *by, offset, result, way, data
             if sequence != connection.next_sequence:
                 self._hold_back(connection, sequence, chunk)
-            elif connection.put_off or not (
+            elif connection.put_off or not (  # as _is_turn has it, without a call for each chunk
                 turns is None or connection.ignored or turns.begin(tgid, cgroup, len(data))
             ):
                 self._hold_back(connection, sequence, chunk, put_off=True)

@@ -27,12 +27,7 @@ from typing import Final
 
 from otelgpu.families.requests.http1.directions import Http1RequestDirection, Http1ResponseDirection
 from otelgpu.families.requests.http1.exchange_queue import ExchangeQueue
-from otelgpu.families.requests.http1.framing import (
-    REQUEST_START,
-    RESPONSE_START,
-    InvalidHttp,
-    State,
-)
+from otelgpu.families.requests.http1.framing import REQUEST_START, RESPONSE_START, InvalidHttp, State
 from otelgpu.families.requests.http2 import parser as http2
 from otelgpu.families.requests.llm import reader as llm
 from otelgpu.families.requests.open_exchange import SWITCHING_PROTOCOLS, OpenExchange
