@@ -9,17 +9,39 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+
+from otelgpu.cli.commands import cli
 
 OTELGPU = str(Path(sys.executable).with_name("otelgpu"))
 
 
+def asked(*words: str) -> dict[str, str]:
+    """The environment in which bash asks what the last word of a command line may be."""
+    return {
+        "_OTELGPU_COMPLETE": "bash_complete",
+        "COMP_WORDS": " ".join(words),
+        "COMP_CWORD": str(len(words) - 1),
+    }
+
+
 def completed(*words: str) -> list[str]:
     """The last word of a command line, as bash is told to complete it."""
-    asked = {"_OTELGPU_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(words)}
-    environment = {**os.environ, **asked, "COMP_CWORD": str(len(words) - 1)}
+    told = CliRunner().invoke(cli, [], env=asked(*words), prog_name="otelgpu")
+    assert not told.stderr
+    return words_of(told.stdout)
+
+
+def completed_by_program(*words: str) -> list[str]:
+    """The same by another process, which knows of this one."""
+    environment = {**os.environ, **asked(*words)}
     told = subprocess.run([OTELGPU], env=environment, capture_output=True, text=True, timeout=60)
     assert not told.stderr
-    return [line.partition(",")[2] for line in told.stdout.splitlines() if line]
+    return words_of(told.stdout)
+
+
+def words_of(told: str) -> list[str]:
+    return [line.partition(",")[2] for line in told.splitlines() if line]
 
 
 @pytest.mark.parametrize(
@@ -42,9 +64,9 @@ def test_words_are_completed(words: tuple[str, ...], found: list[str]) -> None:
 
 def test_processes_are_named_and_kernel_threads_are_not() -> None:
     own = str(os.getpid())
-    assert own in completed("otelgpu", "attach", "-p", own)
-    assert f"{own},{own}" in completed("otelgpu", "attach", "-p", f"{own},{own}")
-    assert "2" not in completed("otelgpu", "attach", "-p", "2")
+    assert own in completed_by_program("otelgpu", "attach", "-p", own)
+    assert f"{own},{own}" in completed_by_program("otelgpu", "attach", "-p", f"{own},{own}")
+    assert "2" not in completed_by_program("otelgpu", "attach", "-p", "2")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
