@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 
 import numpy as np
 
@@ -26,6 +27,7 @@ for _ in range(int(sys.argv[1])):
     client.recv(100)
 """
 REQUEST = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"  # of TALKER
+ANSWER = ("http_data_256", 27)
 RING_BYTES = 1 << 20
 ROUNDS = 7
 
@@ -60,25 +62,28 @@ def test_who_fills_the_ring_leaves_room_for_others() -> None:
         assert watch.total("http", "ring_share_spent") == 0
 
 
-def test_a_chunk_takes_the_smallest_record_that_holds_it() -> None:
-    sizes = {
-        9: "http_data_256",
-        10: "http_data_1k",
-        37: "http_data_1k",
-        38: "http_data_4k",
-        152: "http_data_16k",
+def test_a_chunk_takes_the_smallest_record_that_holds_it_and_up_to_8_kib_two() -> None:
+    records = {
+        9: {("http_data_256", 243): 2},
+        10: {("http_data_1k", 270): 2},
+        37: {("http_data_1k", 999): 2},
+        38: {("http_data_4k", 1026): 2},
+        151: {("http_data_4k", 4077): 2},
+        152: {("http_data_4k", 4096): 2, ("http_data_256", 8): 2},
+        303: {("http_data_4k", 4096): 2, ("http_data_4k", 4085): 2},
+        304: {("http_data_16k", 8208): 2},
     }
-    kinds = sorted(set(sizes.values()))
+    kinds = ("http_data_256", "http_data_1k", "http_data_4k", "http_data_16k")
     with Watch(families=("http",), ring_bytes=RING_BYTES) as watch:
-        talkers = {requests: talker(1, requests) for requests in sizes}
+        talkers = {requests: talker(1, requests) for requests in records}
         watch.observe(*(each.pid for each in talkers.values()))
         watch.during(lambda: talk(*talkers.values()))
         chunks = {kind: watch.column(kind, "chunk") for kind in kinds}
     for requests, program in talkers.items():
-        moved = requests * len(REQUEST)
-        found = {
-            kind: int(np.count_nonzero((each["head"]["tgid"] == program.pid) & (each["captured"] == moved)))
+        found = Counter(
+            (kind, int(captured))
             for kind, each in chunks.items()
-            if len(each)
-        }
-        assert {kind: count for kind, count in found.items() if count} == {sizes[requests]: 2}, requests
+            for captured in each["captured"][each["head"]["tgid"] == program.pid]
+            if captured
+        )
+        assert found == {**records[requests], ANSWER: 2}, requests
