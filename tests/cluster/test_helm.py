@@ -82,16 +82,19 @@ def test_an_annotation_of_a_pod_is_heard_of_and_what_became_of_it_is_an_event(
             60,
         )
         ended = re.compile(r"a profile of 2 s ended: over: ([0-9]+) samples in (/[^ )]+\.pb\.gz)")
+        said: list[tuple[str, str]] = []  # kept when seen: the kubelet turns to a new file of a long log
         wait_until(
-            lambda: bool(ended.search(logs(cluster, NAMESPACE, COLLECTOR, "collector"))),
+            lambda: bool(
+                said.extend(ended.findall(logs(cluster, NAMESPACE, COLLECTOR, "collector"))) or said
+            ),
             "the event of the profile",
             60,
         )
-        found = ended.search(logs(cluster, NAMESPACE, COLLECTOR, "collector"))
-        assert found is not None and int(found[1]) > 0
+        samples, file = said[0]
+        assert int(samples) > 0
         agent = pod_of(cluster, NAMESPACE, AGENT)["metadata"]["name"]
         inside = ("-n", NAMESPACE, "exec", agent, "-c", "profile-pods", "--")
-        assert int(cluster.kubectl(*inside, "stat", "-c", "%s", found[2])) > 100
+        assert int(cluster.kubectl(*inside, "stat", "-c", "%s", file)) > 100
     finally:
         cluster.kubectl("delete", "pod", "looked-at", "-n", "annotated")
 

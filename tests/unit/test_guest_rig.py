@@ -11,6 +11,7 @@ import pytest
 
 from tests.vm import guest, rdma, table
 from tests.vm.features import FEATURES, node_ids
+from tests.vm.kernels import Kernel, RigError
 
 PINGPONG = """\
   local address:  LID 0x0000, QPN 0x000011, PSN 0xce24f1, GID ::ffff:10.78.0.1
@@ -93,3 +94,42 @@ def test_the_first_root_is_an_archive_that_cpio_reads(tmp_path: Path) -> None:
         pytest.skip("needs cpio, which is not on PATH, to read the archive")
     listed = subprocess.run(["cpio", "-it", "--quiet"], input=content, capture_output=True, check=True)
     assert listed.stdout.split() == [b"bin", b"bin/odd"]
+
+
+OOPS = "[    2.09] Oops: int3: 0000 [#2] SMP NOPTI\n"
+BEGINS = "guest: the command begins\n"
+
+
+@pytest.mark.parametrize(
+    ("consoles", "booted"),
+    [
+        ([OOPS, OOPS, BEGINS], 3),
+        ([OOPS, OOPS, OOPS], 3),
+        (["[    2.09] Oops: 0000\n"], 1),
+        ([BEGINS + OOPS], 1),  # the command may be why
+    ],
+)
+def test_a_guest_is_started_anew_where_qemu_ran_a_breakpoint_that_was_gone(
+    monkeypatch: pytest.MonkeyPatch, consoles: list[str], booted: int
+) -> None:
+    boots: list[str] = []
+
+    def boot(words: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        console = consoles[len(boots)]
+        boots.append(console)
+        (place,) = (Path(each.rpartition("path=")[2]) for each in words if each.startswith("file,id=console"))
+        place.write_text(console)
+        for port in ("out", "err", "code"):
+            (place.parent / port).write_text("7\n" if port == "code" and console == BEGINS else "")
+        return subprocess.CompletedProcess(words, 0, "", "")
+
+    monkeypatch.setattr(guest.subprocess, "run", boot)
+    monkeypatch.setattr(guest, "missing_programs", lambda: None)
+    monkeypatch.setattr(guest, "_initramfs", lambda *_: b"")
+    kernel = Kernel("7", "7.2.13")
+    if consoles[-1] == BEGINS:
+        assert guest.run(kernel, "true").code == 7
+    else:
+        with pytest.raises(RigError, match="gave no exit code"):
+            guest.run(kernel, "true")
+    assert len(boots) == booted

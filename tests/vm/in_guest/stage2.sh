@@ -16,6 +16,7 @@ echo guest >/proc/sys/kernel/hostname
 export HOME=/root
 ulimit -Hn 524288 # as service managers do
 out=$(port out) err=$(port err)
+echo "guest: the command begins"
 (cd "$GUEST_FOLDER" && exec setsid /bin/bash /run/guest/command) </dev/null >"$out" 2>"$err"
 code=$?
 sync
