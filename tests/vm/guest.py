@@ -44,8 +44,8 @@ _WITHOUT_CMPXCHG16B: Final = " clearcpuid=141"
 _NEEDS_CMPXCHG16B: Final = 7
 
 
-# While a kernel patches its code, of static keys above all when it boots, one of QEMU's threads may run a breakpoint that
-# the other has taken back already: it had translated the code before.
+# While a kernel patches its code, of static keys above all when it boots, one of QEMU's threads may run a breakpoint
+# that the other has taken back already: it had translated the code before.
 _MISEXECUTED: Final = "Oops: int3"
 _BEGINS: Final = "guest: the command begins"  # in_guest/stage2.sh
 _BOOTS: Final = 3
