@@ -54,19 +54,7 @@ struct spec {
 			   .tag = number },
 static const struct spec specs[API_COUNT] = { GLOO_CALLS(SPEC) };
 
-/* As in nccl/slots.h: Linux 6.1 forgets the bound of a number that is spilled, but not that of a pointer. */
-static __always_inline const struct spec *spec_of(__u32 api)
-{
-	const struct spec *spec;
-	__u64 row = api;
-
-	asm volatile("" : "+r"(row));
-	if (!row || row >= API_COUNT)
-		return NULL;
-	spec = &specs[row];
-	asm volatile("" : "+r"(spec));
-	return spec;
-}
+SPEC_OF(1) /* API_NONE has none */
 
 #include "transfers.h"
 

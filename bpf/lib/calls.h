@@ -259,4 +259,23 @@ static __always_inline void submit_call(struct record_head *head, __u64 bytes, _
                                                      \
 	ENTRIES_AND_RETURNS(name, functions, enter, leave)
 
+/*
+ * spec_of(api): a function's row in the family's `specs`, NULL of no function; rows begin at `first`. Linux 6.1 forgets
+ * the bound of a number that is spilled, but not that of a pointer: the compiler is to make the one of the other here,
+ * and not later.
+ */
+#define SPEC_OF(first)                                               \
+	static __always_inline const struct spec *spec_of(__u32 api) \
+	{                                                            \
+		const struct spec *spec;                             \
+		__u64 row = api;                                     \
+                                                                     \
+		asm volatile("" : "+r"(row));                        \
+		if (row < (first) || row >= API_COUNT)               \
+			return NULL;                                 \
+		spec = &specs[row];                                  \
+		asm volatile("" : "+r"(spec));                       \
+		return spec;                                         \
+	}
+
 #endif

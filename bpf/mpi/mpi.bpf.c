@@ -67,19 +67,7 @@ struct spec {
 			   .root = of_root },
 static const struct spec specs[API_COUNT] = { MPI_CALLS(SPEC) };
 
-/* As in nccl/slots.h: Linux 6.1 forgets the bound of a number that is spilled, but not that of a pointer. */
-static __always_inline const struct spec *spec_of(__u32 api)
-{
-	const struct spec *spec;
-	__u64 row = api;
-
-	asm volatile("" : "+r"(row));
-	if (!row || row >= API_COUNT)
-		return NULL;
-	spec = &specs[row];
-	asm volatile("" : "+r"(spec));
-	return spec;
-}
+SPEC_OF(1) /* API_NONE has none */
 
 struct call {
 	struct open_call open;

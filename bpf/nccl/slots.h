@@ -41,22 +41,7 @@ struct spec {
 				    SHAPE_##of_shape == SHAPE_MADE },
 static const struct spec specs[API_COUNT] = { NCCL_CALLS(SPEC) };
 
-/*
- * A function's row, NULL of no function. Linux 6.1 forgets the bound of a number that is spilled, but not that
- * of a pointer: the compiler is to make the one of the other here, and not later.
- */
-static __always_inline const struct spec *spec_of(__u32 api)
-{
-	const struct spec *spec;
-	__u64 row = api;
-
-	asm volatile("" : "+r"(row));
-	if (row >= API_COUNT)
-		return NULL;
-	spec = &specs[row];
-	asm volatile("" : "+r"(spec));
-	return spec;
-}
+SPEC_OF(0)
 
 /* -- State ------------------------------------------------------------------------------------ */
 

@@ -120,8 +120,8 @@ def _run(
             raise RigError(f"{_dead(kernel, scratch, '')}\nnot ended after {timeout_s} s") from None
         code = (scratch / "code").read_text().strip()
         if not code:
-            before, begins, _ = (scratch / "console").read_text(errors="replace").partition(_BEGINS)
-            kind = _Misexecuted if _MISEXECUTED in before and not begins else RigError
+            before, *_ = (scratch / "console").read_text(errors="replace").partition(_BEGINS)
+            kind = _Misexecuted if _MISEXECUTED in before else RigError
             raise kind(_dead(kernel, scratch, ended.stderr))
         return Finished(
             code=int(code),
