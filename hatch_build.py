@@ -80,6 +80,10 @@ LIBRARY_FLAGS = ["-shared", "-fPIC", "-std=gnu11", "-O2", "-Wl,-z,now", "-Wall",
 BPF_MESSAGES_SOURCE = Path("otelgpu/kernel/bpf_messages.c")
 BPF_MESSAGES = Path("otelgpu/_native/libbpf_messages.so")
 
+# What picks the kernel's types that BPF objects need.
+CORE_BTF_SOURCE = Path("otelgpu/kernel/core_btf.c")
+CORE_BTF = Path("otelgpu/_native/libcore_btf.so")
+
 # What writes spans from rows of operations.
 SPANWRITER_SOURCES = Path("otelgpu/spanwriter")
 SPANWRITER = Path("otelgpu/_native/libspanwriter.so")
@@ -282,6 +286,12 @@ def build_bpf_messages(root: Path, *, force: bool = False) -> list[Path]:
     return _build_native(root, BPF_MESSAGES, LIBRARY_FLAGS, sources, [], force=force)
 
 
+def build_core_btf(root: Path, *, force: bool = False) -> list[Path]:
+    """Bring the library up to date that picks types for BPF objects, and return it; none without a compiler."""
+    sources = [CORE_BTF_SOURCE] if (root / CORE_BTF_SOURCE).exists() else []
+    return _build_native(root, CORE_BTF, LIBRARY_FLAGS, sources, [], force=force)
+
+
 def build_spanwriter(root: Path, *, force: bool = False) -> list[Path]:
     """Bring the library up to date that writes spans, and return it; none without a compiler: numpy does it then."""
     sources = sorted(path.relative_to(root) for path in root.glob(f"{SPANWRITER_SOURCES}/*.[ch]"))
@@ -426,7 +436,7 @@ def _digest(path: Path) -> str:
 
 BUILDS = (
     *(build, build_inject, build_bridge),
-    *(build_unwinder, build_cut_files, build_bpf_messages, build_spanwriter),
+    *(build_unwinder, build_cut_files, build_bpf_messages, build_core_btf, build_spanwriter),
 )
 
 

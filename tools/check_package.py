@@ -55,6 +55,7 @@ def missing_from(wheel: Path) -> list[str]:
         "otelgpu/_native/unwinder",
         "otelgpu/_native/libcut_files.so",
         "otelgpu/_native/libbpf_messages.so",
+        "otelgpu/_native/libcore_btf.so",
         "otelgpu/_native/libspanwriter.so",
     ]
     licences = [f"licenses/LICENSES/{path.name}" for path in ROOT.glob("LICENSES/*")]

@@ -21,13 +21,13 @@ def has_typed_tracepoint(name: str) -> bool:
 def lacking_names(names: Iterable[str]) -> list[str]:
     """Those of ``names`` (types, enumerators, functions) that the running kernel's BTF does not know."""
     try:
-        known = _content()
+        known = content()
     except OSError:
         return list(names)
     return [name for name in names if known.find(b"\0" + name.encode() + b"\0") < 0]
 
 
-def _content() -> mmap.mmap | bytes:
+def content() -> mmap.mmap | bytes:
     """Mapped from Linux 6.16 on: to read it takes 1,400 system calls, each of which lets other threads go first."""
     with VMLINUX_BTF.open("rb") as file:
         try:

@@ -25,6 +25,7 @@ from otelgpu.kernel.libbpf_functions import (
     FUNCTIONS,
     QUICK_FUNCTIONS,
     KprobeOptions,
+    OpenOptions,
     PrintFunction,
     TracepointOptions,
     UprobeOptions,
@@ -501,14 +502,18 @@ class Program:
 
 
 class Object:
-    """A BPF object: opened, configured, loaded, closed. Close detaches nothing: links do that."""
+    """A BPF object: opened, configured, loaded, closed. Close detaches nothing: links do that.
 
-    def __init__(self, image: bytes, name: str) -> None:
+    ``core_btf``: a file with the kernel's types that its relocations need; None: libbpf looks through all of them.
+    """
+
+    def __init__(self, image: bytes, name: str, core_btf: bytes | None = None) -> None:
         self._library = load_libbpf()
         self.name = name
         # libbpf keeps pointers into the ELF image for as long as the object is open.
         self._image = image
-        self._handle = self._library.bpf_object__open_mem(image, len(image), None)
+        options = OpenOptions(size=ctypes.sizeof(OpenOptions), btf_custom_path=core_btf)
+        self._handle = self._library.bpf_object__open_mem(image, len(image), byref(options))
         if not self._handle:
             raise self._library.error(f"cannot open BPF object {name}")
         self.maps = {m.name: m for m in self._iterate(self._library.bpf_object__next_map, Map)}
@@ -538,6 +543,15 @@ class Object:
         if self._handle:
             self._library.bpf_object__close(self._handle)
             self._handle = None
+
+
+def parses_btf(path: bytes) -> bool:
+    """Whether libbpf can read the types in this file."""
+    library = load_libbpf()
+    if not (parsed := library.btf__parse(path, None)):
+        return False
+    library.btf__free(parsed)
+    return True
 
 
 def possible_cpus() -> int:

@@ -39,6 +39,23 @@ class KprobeOptions(ctypes.Structure):
     ]
 
 
+class OpenOptions(ctypes.Structure):
+    """struct bpf_object_open_opts of libbpf 1.1."""
+
+    _fields_ = [
+        ("size", c_size_t),
+        ("object_name", c_char_p),
+        ("relaxed_maps", c_bool),
+        ("pin_root_path", c_char_p),
+        ("unused", c_uint32),
+        ("kconfig", c_char_p),
+        ("btf_custom_path", c_char_p),
+        ("kernel_log_buf", c_void_p),
+        ("kernel_log_size", c_size_t),
+        ("kernel_log_level", c_uint32),
+    ]
+
+
 Signatures = dict[str, tuple[Any, tuple[Any, ...]]]
 """By name: what it returns, and what it takes."""
 
@@ -46,6 +63,8 @@ FUNCTIONS: Final[Signatures] = {
     "libbpf_set_print": (c_void_p, (PrintFunction,)),
     "libbpf_num_possible_cpus": (c_int, ()),
     "bpf_object__open_mem": (c_void_p, (c_char_p, c_size_t, c_void_p)),
+    "btf__parse": (c_void_p, (c_char_p, c_void_p)),
+    "btf__free": (None, (c_void_p,)),
     "bpf_object__load": (c_int, (c_void_p,)),
     "bpf_object__close": (None, (c_void_p,)),
     "bpf_map__reuse_fd": (c_int, (c_void_p, c_int)),

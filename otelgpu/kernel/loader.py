@@ -19,6 +19,7 @@ import numpy.typing as npt
 from otelgpu.elf.btf import Btf
 from otelgpu.elf.object_file import ObjectFile
 from otelgpu.kernel.call_stacks import PLACES, offer_call_stacks
+from otelgpu.kernel.core_btf import CoreBtf, core_btf
 from otelgpu.kernel.global_variables import GlobalVariables
 from otelgpu.kernel.kernel_btf import has_typed_tracepoint
 from otelgpu.kernel.libbpf import BpfError, Link, Map, Object, Program, detach_all, possible_cpus
@@ -69,6 +70,11 @@ class Image:
             raise BpfError(f"the BPF object of family {self.family} has no BTF: it was built without -g")
         return bytes(section)
 
+    @property
+    def relocations(self) -> bytes:
+        """The raw ``.BTF.ext`` section: what is to be fitted to the kernel's types; empty where there is none."""
+        return bytes(self._file.content(".BTF.ext") or b"")
+
     @cached_property
     def btf(self) -> Btf:
         """The object's types."""
@@ -101,6 +107,11 @@ def read_image(family: str) -> Image:
             f"the BPF object of family {family} is missing from this installation: {error}",
             hint="build it with 'make bpf' (needs clang and libbpf-dev), or reinstall",
         ) from error
+
+
+def core_types_of(images: Iterable[Image]) -> CoreBtf:
+    """What their objects need of the kernel's types."""
+    return core_btf({image.family: (image.btf_section, image.relocations) for image in images})
 
 
 def record_struct(btf: Btf, family: str, kind: str) -> str:
@@ -169,6 +180,7 @@ class LoadedFamily:
     ring: Ring
     programs: list[Program]  # those that were loaded
     waiting: frozenset[str] = frozenset()  # names of those that :meth:`load_waiting` is to load
+    core_types: CoreBtf = field(default_factory=CoreBtf)
     links: list[Link] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -261,7 +273,8 @@ class LoadedFamily:
         Raises :class:`BpfError`.
         """
         waiting, self.waiting = self.waiting, frozenset()
-        self._beside = opened = Object(self.image.data, self.family)
+        core_types = self.core_types.for_family(self.family)
+        self._beside = opened = Object(self.image.data, self.family, core_types)
         for name, table in opened.maps.items():
             if (fd := self.map(name).fd) < 0:
                 table.leave_out()
@@ -293,7 +306,7 @@ class LoadedFamily:
 class Loader:
     """Loads families that share the scope and the contexts of ``process``, now or later.
 
-    ``ring_bytes`` by family; ``trace_contexts`` as :func:`load_family` has it, closed with this.
+    ``ring_bytes`` by family; ``core_types`` and ``trace_contexts`` as :func:`load_family` has them, closed with this.
     """
 
     def __init__(
@@ -304,10 +317,12 @@ class Loader:
         ring_bytes: Callable[[str], int],
         sessions: bool,
         returns: bool,
+        core_types: CoreBtf,
         trace_contexts: int | None,
     ) -> None:
         self._process, self._constants, self._ring_bytes = process, constants, ring_bytes
         self._sessions, self._returns, self._trace_contexts = sessions, returns, trace_contexts
+        self._core_types = core_types
 
     def load(
         self,
@@ -330,6 +345,7 @@ class Loader:
             shared=self._process,
             sessions=self._sessions,
             returns=self._returns,
+            core_types=self._core_types,
             trace_contexts=self._trace_contexts,
             wanted=wanted,
             waits=waits,
@@ -337,6 +353,7 @@ class Loader:
 
     def close(self) -> None:
         """Load no more; idempotent."""
+        self._core_types.close()
         if self._trace_contexts is not None:
             os.close(self._trace_contexts)
             self._trace_contexts = None
@@ -382,6 +399,7 @@ def load_family(
     programs: tuple[str, ...] | None = None,
     sessions: bool = False,
     returns: bool = True,
+    core_types: CoreBtf | None = None,
     trace_contexts: int | None = None,
     wanted: Callable[[str], bool] | None = None,
     waits: Callable[[Program], bool] | None = None,
@@ -389,13 +407,15 @@ def load_family(
     """Load one family.
 
     ``constants`` are ``const volatile`` globals by name; ``ring_bytes`` a power of two of at least a page;
-    ``shared`` the family whose scope and contexts this one uses; ``trace_contexts`` the descriptor of the map
+    ``shared`` the family whose scope and contexts this one uses; ``core_types`` what of the kernel's types is looked
+    through (None: all); ``trace_contexts`` the descriptor of the map
     that OBI writes contexts into, None without one; ``programs`` those to load (None: all that are
     :func:`needed <needed_programs>`), ``wanted`` a choice among them by name; those that ``waits`` says have time are
     left for :meth:`LoadedFamily.load_waiting`.
     Raises :class:`BpfError`.
     """
-    opened = Object(image.data, image.family)
+    core_types = core_types or CoreBtf()
+    opened = Object(image.data, image.family, core_types.for_family(image.family))
     constants = {**constants, "context_obi": int(trace_contexts is not None)}
     try:
         known = image.variables(".rodata")
@@ -436,7 +456,7 @@ def load_family(
         ring = Ring(opened.maps["ring"].fd, ring_bytes, longest=longest)
         if shared is not None:
             offer_call_stacks(shared.object, running)
-        return LoadedFamily(image, opened, ring, running, waiting)
+        return LoadedFamily(image, opened, ring, running, waiting, core_types)
     except BaseException:
         opened.close()
         raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterable, Set
 from pathlib import Path
 from typing import Final
 
@@ -63,8 +63,13 @@ def keep_only(process: LoadedFamily, wanted: Set[int]) -> Set[int]:
     return wanted - before
 
 
-def put_cgroup(process: LoadedFamily, slot: int, directory: Path) -> None:
-    """Bring what is in a cgroup v2 ``directory`` into scope. Raises :class:`OtelgpuError` where it is none."""
+def put_cgroups(process: LoadedFamily, directories: Iterable[Path]) -> None:
+    """Bring what is in these of cgroup v2 into scope. Raises :class:`OtelgpuError` where one is none."""
+    for slot, directory in enumerate(directories):
+        _put_cgroup(process, slot, directory)
+
+
+def _put_cgroup(process: LoadedFamily, slot: int, directory: Path) -> None:
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:

@@ -28,9 +28,9 @@ from otelgpu.kernel import clock, features
 from otelgpu.kernel.attach import attach_tracepoints, functions_of, hooks_of
 from otelgpu.kernel.holding import Holding
 from otelgpu.kernel.libbpf import BpfError, detach_all
-from otelgpu.kernel.loader import Image, LoadedFamily, Loader, load_family, read_image
+from otelgpu.kernel.loader import Image, LoadedFamily, Loader, core_types_of, load_family, read_image
 from otelgpu.kernel.overload import Overload
-from otelgpu.kernel.scope import Scope, is_listed, keep_only, put_cgroup, put_process
+from otelgpu.kernel.scope import Scope, is_listed, keep_only, put_cgroups, put_process
 from otelgpu.kernel.trace_context_map import shared_trace_contexts
 from otelgpu.kernel.uprobe_links import UprobeLinks, uprobe_links
 from otelgpu.model.codes import values_of
@@ -180,11 +180,14 @@ class LiveSource:
         constants = self._scope.constants() | {"hold_on_load": int(self._settings.hold_on_load)}
         for choice in self._choices.values():
             constants |= choice.shared_constants
-        process = load_family(read_image(_PROCESS), constants=constants, ring_bytes=_PROCESS_RING_BYTES)
-        self._loaded[_PROCESS] = process
+        image = read_image(_PROCESS)
+        self._images = {name: read_image(name) for name in families}
+        core_types = core_types_of([image, *self._images.values()])
+        self._loaded[_PROCESS] = process = load_family(
+            image, constants=constants, ring_bytes=_PROCESS_RING_BYTES, core_types=core_types
+        )
         process.set_variable("execs_of_others", int(self._scope.admits is not None))
-        for slot, directory in enumerate(self._scope.cgroups):
-            put_cgroup(process, slot, directory)
+        put_cgroups(process, self._scope.cgroups)
         if self._settings.return_probes is None:
             self.with_returns = features.return_probes_are_safe(process)
         constants["entry_only"] = int(not self.with_returns)
@@ -195,18 +198,15 @@ class LiveSource:
             ring_bytes=self._ring_bytes,
             sessions=settings.sessions and uprobe_links() >= UprobeLinks.SESSION,
             returns=self.with_returns,
+            core_types=core_types,
             trace_contexts=shared_trace_contexts(settings.trace_contexts, self.counters),
         )
         self._loader = FamilyLoader(loader, self._choices, all_at_once=settings.hold_on_load)
-        self._images = {name: read_image(name) for name in families}
         self._operations = {n for n, f in families.items() if f.operations is not None}
         functions = {name: functions_of(image) for name, image in self._images.items()}
         self._beside = beside(families, self._choices)
-        self._found_mapped = frozenset(
-            chain.from_iterable(
-                functions[n].values() for n, family in families.items() if family.load is Load.MAPPED
-            )
-        )
+        mapped = [functions[n] for n, family in families.items() if family.load is Load.MAPPED]
+        self._found_mapped = frozenset(chain.from_iterable(each.values() for each in mapped))
         self._call_symbols = frozenset(chain.from_iterable(functions[name] for name in self._operations))
         self._placer = ProbePlacer((), self._finder, with_returns=self.with_returns)
         at_once = [n for n in self._choices if settings.begin_with(families[n], families, self._images[n])]
@@ -220,9 +220,8 @@ class LiveSource:
                 self._go_without(name, found)
         for loaded in adopted:
             self._adopt(loaded)
-            self._loader.complete_when_needed(
-                loaded, self._placer, partial(self._go_incomplete, loaded.family)
-            )
+            refused = partial(self._go_incomplete, loaded.family)
+            self._loader.complete_when_needed(loaded, self._placer, refused)
         for name, family in families.items():
             if name in self._choices and isinstance(family.load, Load) and name not in at_once:
                 self._placer.add_later(functions[name], partial(self._load_late, name))

@@ -53,3 +53,8 @@ def machine_code(program: Program) -> bytes:
     code = ctypes.create_string_buffer(info.jited_prog_len)
     _ask(program, _Info(jited_prog_len=info.jited_prog_len, jited_prog_insns=ctypes.addressof(code)))
     return code.raw
+
+
+def tag(program: Program) -> bytes:
+    """Of its instructions as they were given, without the numbers of its maps."""
+    return bytes(_ask(program, _Info()).tag)
