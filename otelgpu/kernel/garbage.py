@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-_NEW: Final = 10_000
+_NEW: Final = 200_000
 """Objects that come between two looks: a millisecond for each."""
 _NEVER: Final = 1 << 20
 """Looks at new objects between two at older ones."""

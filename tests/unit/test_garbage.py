@@ -17,9 +17,9 @@ def test_old_objects_are_not_looked_through_and_never_those_of_the_start() -> No
     usual, frozen, before = gc.get_threshold(), gc.get_freeze_count(), collections_of_old()
     try:
         with only_new_looked_through():
-            kept = [[number] for number in range(100_000)]
+            kept = [[number] for number in range(300_000)]
             with only_new_looked_through():
-                kept += [[number] for number in range(100_000)]
+                kept += [[number] for number in range(300_000)]
             assert gc.get_threshold() != usual
         assert collections_of_old() == before
         assert gc.get_threshold() == usual
@@ -39,8 +39,8 @@ def test_it_is_as_before_after_an_error() -> None:
 def test_garbage_of_a_start_is_found() -> None:
     with only_new_looked_through():
         before = gc.get_stats()[0]["collected"]
-        for _ in range(50_000):
+        for _ in range(300_000):
             cycle: list[object] = []
             cycle.append(cycle)
-        assert gc.get_stats()[0]["collected"] > before + 30_000
+        assert gc.get_stats()[0]["collected"] > before + 150_000
     gc.unfreeze()
