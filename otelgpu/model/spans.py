@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import IntEnum
+from functools import lru_cache
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -54,9 +55,19 @@ class Text(Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, values: Sequence[str | tuple[str, ...]]) -> Self:
         """Dictionary-code a sequence; entries of the table are in order of appearance."""
+        if values and values.count(values[0]) == len(values):  # as most are: found without a look-up for each
+            return cls(codes=_zeros(len(values)), table=(values[0],))
         table = {value: code for code, value in enumerate(dict.fromkeys(values))}
         codes = np.fromiter(map(table.__getitem__, values), dtype=np.intp, count=len(values))
         return cls(codes=codes, table=tuple(table))
+
+
+@lru_cache(maxsize=16)
+def _zeros(count: int) -> Codes:
+    """Codes of columns that are the same in every row: one array, so that they cost the encoder no more than one."""
+    codes = np.zeros(count, dtype=np.intp)
+    codes.flags.writeable = False
+    return codes
 
 
 def plain(text: str | tuple[str, ...]) -> str:
@@ -171,7 +182,7 @@ def in_columns(batches: Iterable[SpanBatch]) -> Iterator[SpanColumns]:
 
 def constant_text(value: str, rows: int) -> Text:
     """The same value in every row."""
-    return Text(codes=np.zeros(rows, dtype=np.intp), table=(value,))
+    return Text(codes=_zeros(rows), table=(value,))
 
 
 def text_of_codes(codes: npt.NDArray[Any], label: Callable[[int], str]) -> Text:

@@ -218,5 +218,5 @@ def head_reader() -> Callable[..., int] | None:
     found: Any = library()
     if found is None:
         return None
-    takes = c_char_p, c_int64, c_int64, c_uint32, POINTER(HeadNames), c_void_p
+    takes = c_char_p, c_int64, c_int64, c_uint32, c_void_p, c_void_p
     return ctypes.PYFUNCTYPE(c_int64, *takes)(("read_head", found))

@@ -54,7 +54,9 @@ class Routes:
 
     def route(self, tgid: int, path: str) -> str:
         """The route of a path that a process is asked for."""
-        process = self._processes.setdefault(tgid, _Process())
+        process = self._processes.get(tgid)
+        if process is None:
+            process = self._processes[tgid] = _Process()
         wanted = template(path)
         known = process.known.get(wanted)
         if known is None:
