@@ -18,6 +18,8 @@ ROOT_TESTS = $(wildcard tests/kernel tests/hostile tests/servers tests/backends 
 # They wait more than they compute: more workers than processors. Each has a network and the fakes for itself
 # (tests/rig/isolation.py), and a module stays whole, for what its tests observe together.
 SIDE_BY_SIDE = -n $(or $(TEST_WORKERS),4) --dist loadfile --no-loadscope-reorder
+# Where tests are that must be alone (tests/unit/test_alone.py): the other modules are not imported once more for them.
+ALONE = $(sort $(shell grep -rl --include='test_*.py' 'pytest\.mark\.alone' $(ROOT_TESTS)))
 
 # $(call step,what): progress, one line a step.
 step = @printf '\n== %s\n' '$(1)'
@@ -95,7 +97,7 @@ test-kernel: bpf fakes ## The tests on the running kernel, with backends, a brow
 	$(call step,kernel and GPU tests on $(shell uname -r))
 	@status=0; $(call pytest,$(AS_ROOT),$(ROOT_TESTS),$(SIDE_BY_SIDE) -m "not alone") || status=$$?; \
 	printf '\n== those that must be alone\n'; \
-	$(call pytest,$(AS_ROOT),$(ROOT_TESTS),-m alone) || status=$$?; exit $$status
+	$(call pytest,$(AS_ROOT),$(ALONE),-m alone) || status=$$?; exit $$status
 
 .PHONY: vm
 vm: $(PYTHON_VENV) ## Packages and kernels for the guests of test-kernels and test-rdma (Debian; needs root; once)

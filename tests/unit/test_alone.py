@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
@@ -39,6 +40,17 @@ def test_every_test_that_must_be_alone_says_why() -> None:
     }
     assert found, "nobody must be alone: the second run of make test-kernel is for nothing"
     assert {place: why for place, why in found.items() if len(why.split()) < LEAST_WORDS} == {}
+
+
+def test_make_finds_every_file_that_has_the_marker() -> None:
+    """By its text (ALONE in Makefile): a test that got it otherwise would be run neither beside others nor alone."""
+    hidden = {
+        str(path.relative_to(TESTS))
+        for path in TESTS.rglob("*.py")
+        if re.search(r"\bmark\.alone\b", text := path.read_text())
+        and not (path.name.startswith("test_") and "pytest.mark.alone" in text)
+    }
+    assert hidden == set()
 
 
 def test_a_marker_without_a_reason_is_found() -> None:
