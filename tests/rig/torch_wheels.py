@@ -7,12 +7,12 @@ read. Each part's checksum is in the wheel's directory.
 from __future__ import annotations
 
 import fcntl
+import functools
 import io
-import json
 import os
+import re
 import subprocess
 import sys
-import tempfile
 import urllib.request
 import zipfile
 from pathlib import Path
@@ -48,16 +48,25 @@ def torch_libraries(version: str) -> Path:
 
 def _address(version: str) -> str:
     """Where the index that pip is set up with has the wheel."""
-    with tempfile.TemporaryDirectory() as scratch:
-        command = [sys.executable, "-m", "pip", "install", "--dry-run", "--no-deps", "--ignore-installed"]
-        options = [*_FOR, "--only-binary=:all:", f"--target={scratch}", "--quiet", "--report=-"]
-        options.append("--use-feature=fast-deps")  # or the whole wheel is read for its metadata
-        said = subprocess.run(
-            [*command, *options, f"torch=={version}"], capture_output=True, text=True, timeout=_FETCH_S
+    found = re.search(
+        rf"Found link (\S+\.whl)\S* .*, version: {re.escape(version)}(?:\+\S+)?$", _wheels(), re.MULTILINE
+    )
+    if found is None:
+        raise RuntimeError(
+            f"torch {version} is not to be had: the index has no wheel of it for {' '.join(_FOR)}"
         )
+    return found[1]
+
+
+@functools.cache
+def _wheels() -> str:
+    """What pip says of each: to install one, even with --dry-run, it reads all of it."""
+    command = [sys.executable, "-m", "pip", "index", "versions", "torch", "-vv", "--only-binary=:all:", *_FOR]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=_FETCH_S)
     if said.returncode:
-        raise RuntimeError(f"torch {version} is not to be had: {said.stderr[-1000:]}")
-    return str(json.loads(said.stdout)["install"][0]["download_info"]["url"])
+        raise RuntimeError(f"torch is not to be had: {said.stderr[-1000:]}")
+    assert "Found link " in said.stdout, f"this pip says otherwise where wheels are: {said.stdout[-1000:]}"
+    return said.stdout
 
 
 def _fetch(address: str, folder: Path) -> None:
