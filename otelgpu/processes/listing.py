@@ -2,7 +2,8 @@
 
 In: ``/proc``. Out: :class:`ProcessFacts`, of which resources.py makes what telemetry calls a process.
 Of a process' environment only OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES and what launchers of jobs number their ranks
-by (jobs.py) are looked at; of its arguments none is exported. Both can hold secrets.
+by (jobs.py) are looked at; of its arguments none is exported, and of its launcher's where its ranks meet. Both can hold
+secrets.
 
 Sources: proc_pid_stat(5), proc_pid_status(5), proc_pid_environ(5); the SDK specification "General SDK Configuration".
 """
@@ -14,6 +15,7 @@ import os
 import re
 import time
 from collections import OrderedDict
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -29,6 +31,8 @@ from otelgpu.processes.kubernetes import own_pod
 
 _PROC: Final = Path("/proc")
 MAX_ARGUMENTS_BYTES: Final = 4096
+LAUNCHER_GENERATIONS: Final = 8
+"""How far above a rank its launcher may be: between them are shells, wrappers and profilers."""
 _MAX_ENVIRON_BYTES: Final = 4 << 20
 _MAX_FILE_BYTES: Final = 1 << 20
 _MAX_STAT_BYTES: Final = 4096
@@ -230,7 +234,7 @@ def describe(tgid: int, *, proc: Path = _PROC, reader: Reader | None = None) -> 
         ppid=last.ppid,
         start_time_ns=last.start_ticks * _TICK_NS,
         comm=last.comm,
-        command=tuple(_text(part) for part in command.removesuffix(b"\0").split(b"\0")) if command else (),
+        command=_words(command),
         executable=executable,
         uid=next(iter(_numbers(status.get("Uid", ""))), -1),
         seccomp=next(iter(_numbers(status.get("Seccomp", ""))), 0),
@@ -242,9 +246,23 @@ def describe(tgid: int, *, proc: Path = _PROC, reader: Reader | None = None) -> 
         with_agent=_is_same(place.pod_uid, agent.pod_uid) or _is_same(place.container_id, agent.container_id),
         service_name=environ.get("OTEL_SERVICE_NAME", ""),
         resource_attributes=environ.get("OTEL_RESOURCE_ATTRIBUTES", ""),
-        job=tuple(job_attributes(environ).items()),
+        job=tuple(job_attributes(environ, _ancestors(last.ppid, proc)).items()),
         is_go=_is_go(f"{path}/exe"),
     )
+
+
+def _ancestors(tgid: int, proc: Path) -> Iterator[tuple[str, ...]]:
+    """The commands of a process, its parent and so on. Each is read when it is asked for."""
+    for _ in range(LAUNCHER_GENERATIONS):
+        status = _stat(tgid, proc)
+        if status is None:  # gone, or not of this PID namespace
+            return
+        yield _words(_read(proc / str(tgid) / "cmdline", MAX_ARGUMENTS_BYTES))
+        tgid = status.ppid
+
+
+def _words(command: bytes) -> tuple[str, ...]:
+    return tuple(_text(part) for part in command.removesuffix(b"\0").split(b"\0")) if command else ()
 
 
 def _is_same(one: str, other: str) -> bool:

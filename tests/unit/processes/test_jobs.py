@@ -52,6 +52,41 @@ def test_under_slurm_the_ranks_of_torchrun_count() -> None:
     assert found["otelgpu.job.id"] == "17"
 
 
+PROXY = (
+    "/opt/mpich/bin/hydra_pmi_proxy --control-port node-3:35267 --rmk user --pgid 0 --retries 10 --proxy-id 1"
+)
+OF_HYDRA = {"PMI_RANK": "1", "PMI_SIZE": "2"}
+
+
+@pytest.mark.parametrize(
+    ("ancestors", "job"),
+    [
+        ([PROXY, "mpiexec -n 4 ./a"], "node-3:35267/0"),
+        (["sh -c ./a", PROXY.replace("35267", "35268")], "node-3:35268/0"),  # of the job beside it
+        ([PROXY.replace("--pgid 0", "--pgid 1")], "node-3:35267/1"),  # by MPI_Comm_spawn
+        ([PROXY.replace("node-3:", "[fe80::1]:")], "[fe80::1]:35267/0"),
+        ([PROXY.replace("node-3:35267", "node-3")], None),
+        ([PROXY.replace("node-3", "\x1b[31m")], None),
+        ([PROXY.replace("node-3", "n" * 200)], None),
+        ([PROXY.replace("--pgid 0", "--pgid x")], None),
+        ([PROXY.partition(" --pgid")[0]], None),  # what Hydra has at its end was cut off
+        (["hydra_pmi_proxy --control-port"], None),
+        (["vim hydra_pmi_proxy --control-port node-3:35267 --pgid 0", ""], None),
+        ([], None),
+    ],
+)
+def test_hydra_s_job_is_where_its_proxies_meet(ancestors: list[str], job: str | None) -> None:
+    commands = [tuple(each.split()) for each in ancestors]
+    assert job_attributes(OF_HYDRA, commands).get("otelgpu.job.id") == job
+
+
+@pytest.mark.parametrize("environ", [OF_HYDRA | {"PBS_JOBID": "17"}, {"RANK": "1", "WORLD_SIZE": "2"}, {}])
+def test_ancestors_are_asked_for_only_where_hydra_alone_names_the_job(environ: dict[str, str]) -> None:
+    ancestors = iter([tuple(PROXY.split())])
+    assert job_attributes(environ, ancestors).get("otelgpu.job.id") in ("17", None)
+    assert len(list(ancestors)) == 1
+
+
 @pytest.mark.parametrize(
     "environ",
     [

@@ -61,6 +61,27 @@ def test_a_rank_of_a_job_is_one_in_its_resource(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize(("between", "job"), [(0, "node-3:35267/0"), (7, "node-3:35267/0"), (8, None)])
+def test_a_rank_of_hydra_has_the_job_of_its_launcher(tmp_path: Path, between: int, job: str | None) -> None:
+    proxy = b"/usr/bin/hydra_pmi_proxy\0--control-port\0node-3:35267\0--token\0secret\0--pgid\0" + b"0\0"
+    add_process(tmp_path, 100, cmdline=proxy)
+    for shell in range(101, 101 + between):
+        add_process(tmp_path, shell, ppid=shell - 1, cmdline=b"sh\0-c\0./a\0")
+    add_process(tmp_path, 200, ppid=100 + between, environ=b"PMI_RANK=1\0PMI_SIZE=2\0")
+    found = describe(200, proc=tmp_path)
+    assert found is not None
+    assert dict(found.job).get("otelgpu.job.id") == job
+    assert "secret" not in str(found)
+
+
+def test_ancestors_in_a_circle_end(tmp_path: Path) -> None:
+    add_process(tmp_path, 100, ppid=100)
+    add_process(tmp_path, 200, ppid=100, environ=b"PMI_RANK=1\0PMI_SIZE=2\0")
+    found = describe(200, proc=tmp_path)
+    assert found is not None
+    assert dict(found.job) == {"otelgpu.job.rank": 1, "otelgpu.job.world_size": 2}
+
+
 def test_a_process_that_is_gone_has_no_facts(tmp_path: Path) -> None:
     assert describe(1 << 30) is None
     assert describe(5, proc=tmp_path) is None
