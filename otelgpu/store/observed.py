@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
-from otelgpu.store.places import Member, Process
+from otelgpu.store.places import Member, Process, launchers_job
 from otelgpu.store.placing import EVIDENCE_ROWS, ROWS, SPAN_ROWS, TIMED, place, report_limits
 from otelgpu.store.reasons import RANKS_UNKNOWN, SPANS_REPEATED
 from otelgpu.store.tables import RANK_OF_HOST
@@ -123,7 +123,7 @@ class Observed:
                 return None
             self._numbers[key] = number = len(self.processes)
             if 0 <= rank < size:
-                self._launched.append(Member(number, f"job {job}".strip(), rank, size))
+                self._launched.append(Member(number, launchers_job(job), rank, size))
             self.processes.append(Process(host, service))
         return self._numbers[key]
 

@@ -24,8 +24,13 @@ MEMBERS: Final = "SELECT process, hash, rank, max(ranks) FROM {calls} GROUP BY A
 """The fields of :class:`Member`, from a table of calls."""
 
 _SEVERAL: Final = (
-    "{service}: {count} communicators that no larger one joins; each is taken for a job, named by its hash"
+    "{service}: {count} communicators that no larger one joins; each is taken for a job, named as its launcher names "
+    "it, else by its hash"
 )
+
+
+UNNAMED: Final = "job"
+"""Of a launcher that says ranks and names no job."""
 
 
 class Process(Struct, frozen=True):
@@ -95,10 +100,15 @@ def _largest_first(item: tuple[str, Mapping[int, Member]]) -> tuple[int, int, st
     return -max(member.ranks for member in members.values()), -len(members), communicator
 
 
-def jobs_of(limits: list[str], processes: Sequence[Process], found: Mapping[int, Place]) -> dict[int, str]:
-    """The name of the job of each process: its service's, and the communicator's where it has several.
+def jobs_of(
+    limits: list[str],
+    processes: Sequence[Process],
+    found: Mapping[int, Place],
+    launched: Iterable[Member] = (),
+) -> dict[int, str]:
+    """The name of the job of each process: its service's, and the launcher's or communicator's where it has several.
 
-    ``limits``: gets a sentence about each such service.
+    ``limits``: gets a sentence about each such service. ``launched``: the launcher's jobs, without conflicts.
     """
     communicators: dict[str, set[str]] = defaultdict(set)
     for process, place in found.items():
@@ -106,10 +116,33 @@ def jobs_of(limits: list[str], processes: Sequence[Process], found: Mapping[int,
     for service, several in sorted(communicators.items()):
         if len(several) > 1:
             limits.append(_SEVERAL.format(service=service or "one service", count=len(several)))
+    names = _launchers_names(found, launched)
     return {
-        process: f"{service} {place.communicator}".strip() if len(communicators[service]) > 1 else service
+        process: f"{service} {names.get(communicator, communicator)}".strip()
+        if len(communicators[service]) > 1
+        else service
         for process, place in found.items()
-        for service in (processes[process].service,)
+        for service, communicator in ((processes[process].service, place.communicator),)
+    }
+
+
+def launchers_job(name: str) -> str:
+    """What a launcher's job is called beside communicators: they are hexadecimal, and this is not."""
+    return f"{UNNAMED} {name}".strip()
+
+
+def _launchers_names(found: Mapping[int, Place], launched: Iterable[Member]) -> dict[str, str]:
+    """Communicator → the launcher's job, where all of its processes are of that, and no other communicator's are."""
+    job_of = {member.process: member.communicator for member in launched}
+    jobs: dict[str, set[str]] = defaultdict(set)
+    for process, place in found.items():
+        jobs[place.communicator].add(job_of.get(process, ""))
+    shared = Counter(job for several in jobs.values() for job in several)
+    return {
+        communicator: job
+        for communicator, several in jobs.items()
+        for job in several
+        if len(several) == 1 and shared[job] == 1 and job not in ("", UNNAMED)
     }
 
 

@@ -220,8 +220,9 @@ def place(
     known = list(processes.values())
     members = [Member(number[process], *rest) for process, *rest in tuples(run(_MEMBERS))]
     present = {number[process] for (process,) in tuples(run(_PRESENT))}
-    found = places([*members, *without_conflicts(each for each in launched if each.process in present)])
-    jobs = jobs_of(limits, known, found)
+    believed = without_conflicts(each for each in launched if each.process in present)
+    found = places([*members, *believed])
+    jobs = jobs_of(limits, known, found, believed)
     shifts = [Shift(number[one], number[other], *rest) for one, other, *rest in tuples(run(_SHIFTS))]
     by_job: dict[str, list[int]] = defaultdict(list)
     for process in sorted(found, key=lambda process: found[process].rank):

@@ -18,7 +18,7 @@ from otelgpu.store.clickhouse import spans
 from otelgpu.store.clickhouse.address import Address
 from otelgpu.store.clickhouse.client import Client
 from otelgpu.store.files import StoreError
-from otelgpu.store.places import Member, Process
+from otelgpu.store.places import Member, Process, launchers_job
 from otelgpu.store.placing import EVIDENCE_ROWS, ROWS, SPAN_ROWS, TIMED, Placed, place, report_limits
 from otelgpu.store.queries import Columns, tuples
 from otelgpu.store.rank_checks import exclude
@@ -153,7 +153,7 @@ class ClickHouseTables:
         launched = []
         for name, host, service, rank, size, job in tuples(self.run(spans.PROCESSES)):
             if 0 <= rank < size:
-                launched.append(Member(len(processes), f"job {job}".strip(), rank, size))
+                launched.append(Member(len(processes), launchers_job(job), rank, size))
             processes[name] = Process(host, service)
         return processes, launched
 

@@ -14,6 +14,7 @@ from otelgpu.store.places import (
     Process,
     Shift,
     jobs_of,
+    launchers_job,
     offsets,
     places,
     without_conflicts,
@@ -62,6 +63,27 @@ def test_jobs_without_a_communicator_in_common_are_named_apart() -> None:
     said: list[str] = []
     assert jobs_of(said, processes, found) == {0: "llama a", 1: "llama b", 2: "bert"}
     assert len(said) == 1
+
+
+def test_jobs_have_their_launchers_names_where_these_tell_them_apart() -> None:
+    processes = [Process("", "llama")] * 8
+    found = {process: Place("abcdefgh"[process // 2], process % 2) for process in range(8)}
+    launched = [Member(process, launchers_job("1122"[process]), process % 2, 2) for process in range(4)]
+    launched += [
+        Member(4, launchers_job("3"), 0, 2),  # only one of its two
+        Member(6, launchers_job(""), 0, 2),
+        Member(7, launchers_job(""), 1, 2),
+    ]
+    assert jobs_of([], processes, found, launched) == {
+        **{0: "llama job 1", 1: "llama job 1", 2: "llama job 2", 3: "llama job 2"},
+        **{4: "llama c", 5: "llama c", 6: "llama d", 7: "llama d"},
+    }
+
+
+def test_a_launchers_name_of_two_communicators_names_neither() -> None:
+    found = {0: Place("a", 0), 1: Place("b", 0)}
+    launched = [Member(process, launchers_job("1"), process, 2) for process in range(2)]
+    assert jobs_of([], [Process("", "llama")] * 2, found, launched) == {0: "llama a", 1: "llama b"}
 
 
 @given(
