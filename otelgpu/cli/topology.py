@@ -18,12 +18,13 @@ from rich.text import Text
 from rich.tree import Tree
 
 from otelgpu.cli.batch import BatchRun, batch_command
+from otelgpu.cli.collector_access import OPTIONS, Access, access_options
 from otelgpu.cli.diagnose_follow import until_interrupted
 from otelgpu.cli.headings import HeadedCommand
 from otelgpu.cli.page_files import topology_page_files
 from otelgpu.cli.parameters import Duration, UnixTime, duration_option, force_option, refuse_overwriting
 from otelgpu.cli.profile_outputs import Output
-from otelgpu.cli.topology_collector import is_live
+from otelgpu.cli.topology_collector import is_live, is_secure
 from otelgpu.cli.topology_inputs import Range, own_host, read, version_of
 from otelgpu.cli.verdict_text import FOUND, Lines, counted
 from otelgpu.errors import OtelgpuError
@@ -76,6 +77,7 @@ _SIGNS: Final = {FAULTY: "✗ ", MISSING: "? ", SLOW: "▲ ", NOTICE: "· ", "":
     help="Between looks.",
 )
 @duration_option
+@access_options
 @batch_command("topology")
 def topology(
     run: BatchRun,
@@ -95,11 +97,12 @@ def topology(
     follow: bool,
     every: float,
     duration: float | None,
+    access: Access,
 ) -> None:
     """Nodes, GPUs, NICs, queue pairs, communicators and services, and what is wrong with which. Needs no root.
 
     INPUT: files, folders and globs of OTLP/JSON lines of any number of hosts, or tables as diagnose ranks takes them;
-    or clickhouse://USER@HOST/DATABASE; or of a Collector that runs http://HOST:PORT/metrics, for calls of services.
+    or clickhouse://USER@HOST/DATABASE; or of a Collector that runs http[s]://HOST:PORT/metrics, for calls of services.
     Without one it shows this host, by sysfs and NVML; with --observe also queue pairs, communicators and calls.
 
     Marked is what is faulty (Xids, errors of ports, failed queue pairs), missing (GPUs, ranks) and slow (verdicts of
@@ -122,11 +125,11 @@ def topology(
         raise click.UsageError("--observe cannot be combined with an INPUT: it was observed already")
     span = Range(begin_s=begin, end_s=end, job=job, rack=rack)
     if follow:
-        sys.exit(FOUND if _follow(inputs, span, every, duration, as_json=as_json) else 0)
+        sys.exit(FOUND if _follow(inputs, span, access, every, duration, as_json=as_json) else 0)
     if output is not None:
         refuse_overwriting([output], force=force)
     run.read(*(path for path in map(Path, inputs) if path.is_file()))
-    found = read(inputs, span) if inputs else own_host(observe_s, span)
+    found = read(inputs, span, access) if inputs else own_host(observe_s, span)
     run.skip(found.rejected)
     _check_names(found, expand)
     if output is not None:
@@ -154,6 +157,7 @@ def _check_combination(inputs: Sequence[str], *, follow: bool) -> None:
         (once, follow, "cannot be combined with --follow"),
         ({"every", "duration"}, not follow, "needs --follow"),
         (of_inputs | {"follow"}, not inputs, "needs an INPUT"),
+        (set(OPTIONS), not any(map(is_secure, inputs)), "needs an INPUT https://HOST:PORT/metrics"),
         (
             of_stored,
             any(map(is_live, inputs)),
@@ -207,7 +211,13 @@ def _write(found: Topology, expand: Sequence[str], *, everything: bool) -> None:
 
 
 def _follow(
-    inputs: Sequence[str], span: Range, every_s: float, duration_s: float | None, *, as_json: bool
+    inputs: Sequence[str],
+    span: Range,
+    access: Access,
+    every_s: float,
+    duration_s: float | None,
+    *,
+    as_json: bool,
 ) -> bool:
     """Until Ctrl-C, or for ``duration_s``; whether anything but a notice was marked."""
     ends_s = float("inf") if duration_s is None else time.monotonic() + duration_s
@@ -220,7 +230,7 @@ def _follow(
             try:
                 version = version_of(inputs)
                 if found is None or version is None or version != seen:
-                    found, seen = read(inputs, span), version
+                    found, seen = read(inputs, span, access), version
             except OtelgpuError as error:
                 if str(error) != problem:
                     problem = str(error)

@@ -11,6 +11,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from otelgpu.cli.collector_access import Access
 from otelgpu.cli.guidance import Guidance
 from otelgpu.cli.observe import observe_everything
 from otelgpu.cli.options import configure
@@ -62,8 +63,11 @@ class NoHost(OtelgpuError):
     """The input names none."""
 
 
-def read(inputs: Sequence[str], span: Range) -> Topology:
-    """The graph of the inputs. Raises :class:`OtelgpuError` for one that is not there, :class:`NoHost`."""
+def read(inputs: Sequence[str], span: Range, access: Access | None = None) -> Topology:
+    """The graph of the inputs. ``access``: to live Collectors.
+
+    Raises :class:`OtelgpuError` for one that is not there, :class:`NoHost`.
+    """
     facts, skips = _facts(span), Skips()
     limits: list[str] = []
     stored = [each for each in inputs if not is_live(each)]
@@ -72,7 +76,7 @@ def read(inputs: Sequence[str], span: Range) -> Topology:
     else:
         _read_lines(stored, facts, skips)
     marks = list(_verdicts(stored, span, facts, limits)) if stored else []
-    read_service_graphs(filter(is_live, inputs), facts.services, skips, limits)
+    read_service_graphs(filter(is_live, inputs), facts.services, skips, limits, access or Access())
     if not facts.owners.nodes and not facts.services.calls():
         raise NoHost(
             "; ".join(["the input names no host", *limits]),

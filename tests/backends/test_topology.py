@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from otelgpu.cli.collector_access import Access
 from otelgpu.cli.topology_collector import read_service_graphs
 from otelgpu.otlp_json.reader import Skips
 from otelgpu.topology.services import Services
@@ -43,7 +44,7 @@ def test_calls_of_a_live_collector_are_those_that_there_were(tmp_path: Path) -> 
 
         def counted() -> bool:
             services = Services(0)
-            read_service_graphs([url], services, Skips(), [])
+            read_service_graphs([url], services, Skips(), [], Access())
             return len(services.calls()) == 3
 
         wait_for(counted, "three pairs of services")

@@ -135,7 +135,7 @@ CASES: Final = (
         "topology http://h:1 --from 2026-05-01",
         "--from needs what is stored: a Collector says what it counted",
     ),
-    setting("topology https://h:1/metrics", "a Collector is asked over http:// alone"),
+    setting("topology https://127.0.0.1:1/metrics", "cannot be asked: Connection refused"),
     setting("topology http://me:key@h:1", "the address of a Collector cannot be read"),
     setting("topology http://127.0.0.1:1", "http://127.0.0.1:1 cannot be asked: Connection refused"),
     setting("topology nowhere.jsonl", "nowhere.jsonl: no such file or folder"),

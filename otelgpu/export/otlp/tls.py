@@ -1,14 +1,34 @@
-"""Certificate files of an OTLP endpoint, checked and loaded."""
+"""Certificate files for a server, as OTLP's settings name them, checked and loaded."""
 
 from __future__ import annotations
 
 import ssl
+from typing import Protocol
 
 from otelgpu.export.base import ExportError
-from otelgpu.export.otlp.settings import OtlpSettings
 
 
-def tls_context(settings: OtlpSettings) -> ssl.SSLContext:
+class Certificates(Protocol):
+    """Names of PEM files, and of the server."""
+
+    @property
+    def certificate(self) -> str | None:
+        """The authorities to trust; None: the system's."""
+
+    @property
+    def client_certificate(self) -> str | None:
+        """Who asks."""
+
+    @property
+    def client_key(self) -> str | None:
+        """Its key."""
+
+    @property
+    def shown(self) -> str:
+        """The server, for messages."""
+
+
+def tls_context(settings: Certificates) -> ssl.SSLContext:
     """What a connection uses, and what shows at start-up that the files are what they should be.
 
     Raises :class:`~otelgpu.export.base.ExportError`.
