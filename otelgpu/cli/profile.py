@@ -10,8 +10,8 @@ import os
 import select
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -50,6 +50,7 @@ from otelgpu.cli.parameters import (
 )
 from otelgpu.cli.privilege_plan import give_up, report_missing
 from otelgpu.cli.profile_outputs import Outputs, totals_of
+from otelgpu.cli.profile_progress import Progress
 from otelgpu.cli.profile_totals import write_totals
 from otelgpu.config import Config
 from otelgpu.engine import registry
@@ -65,8 +66,8 @@ from otelgpu.sources.joint import Source
 
 if TYPE_CHECKING:
     from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
-    from rich.status import Status
 
+    from otelgpu.cli.shared_writeback import SharedWriteback
     from otelgpu.export.memory import MemoryExporter
     from otelgpu.render.profile_totals import KindTotals
     from otelgpu.sources.injected import InjectedSource
@@ -74,7 +75,6 @@ if TYPE_CHECKING:
 DEFAULT_SECONDS: Final = 10.0
 """Of processes that run already; a program that is started is profiled until it ends."""
 _FAMILY: Final = "profile"
-_REFRESH_S: Final = 0.25
 _MIB: Final = 1 << 20
 _WHY_NO_DEVICE_TIME: Final = "cupti_"  # a process has none at all: docs/reference/cupti.md
 
@@ -138,6 +138,7 @@ class Request(Struct, frozen=True, kw_only=True):
     see_metrics: Callable[[MetricsData], object] | None = None
     device_time: bool = False  # a library in the program asks for it, and its losses say where there is none
     attached: Callable[[], None] = lambda: None
+    candidates: bool = False  # say whose the writes to disks may be that are in no request
     spans_per_parent: int = 0  # see SignalSettings
 
 
@@ -197,65 +198,23 @@ def attach(
     return Attached(source=source, planned=planned, memory=memory)
 
 
-class Progress:
-    """One line at the start, and on a terminal one that says how far it is. ``goes``: where the profiles do."""
-
-    def __init__(self, source: Source, what: str, goes: str, seconds: float | None) -> None:
-        self._source = source
-        self._what = what
-        self._goes = goes
-        self._seconds = seconds
-        self._began = time.monotonic()
-        self._status: Status | None = None
-
-    @contextmanager
-    def shown(self) -> Iterator[Progress]:
-        """While it goes on."""
-        for_long = f"for {self._seconds:g} s" if self._seconds is not None else "until it ends"
-        say(f"profiling {self._what} {for_long}; results go to {self._goes}; Ctrl-C ends it early")
-        if not sys.stderr.isatty():
-            yield self
-            return
-        from rich.console import Console
-
-        with Console(stderr=True, markup=False, emoji=False, highlight=False).status(self._line()) as status:
-            self._status = status
-            try:
-                yield self
-            finally:
-                self._status = None
-
-    def _line(self) -> str:
-        passed = time.monotonic() - self._began
-        taken = self._source.totals().get((_FAMILY, "submitted"), 0)
-        of = f" of {self._seconds:g}" if self._seconds is not None else ""
-        return f"profiling {self._what}: {passed:.0f}{of} s, {taken:,} records"
-
-    def refresh(self) -> None:
-        """Say it anew."""
-        if self._status is not None:
-            self._status.update(self._line())
-
-    @property
-    def every_s(self) -> float | None:
-        """How often it is said; None: never."""
-        return _REFRESH_S if self._status is not None else None
-
-
 def take(
     request: Request,
     attached: Attached,
     what: str,
     interrupts: wiring.Interrupts,
     *,
+    of: Collection[int],
     ended: int | None = None,
     lives: Callable[[], bool] = lambda: True,
 ) -> MemoryExporter:
     """Collect until the time is over, everybody has ended or somebody says so; then detach.
 
-    ``ended``: a descriptor that is readable when ``lives`` may have changed. The source is closed at return.
+    ``of``: processes that it is of, with their descendants. ``ended``: a descriptor that is readable when ``lives`` may
+    have changed. The source is closed at return.
     """
     source = attached.source
+    writeback = _shared_writeback() if request.candidates else None
     session = wiring.Agent(source, attached.planned)
     source.start_holding()
     request.attached()
@@ -271,6 +230,8 @@ def take(
                 turns.append(now + progress.every_s)
             session.work(interrupts, until=min(turns, default=None), also=ended)
             progress.refresh()
+    if writeback is not None:
+        writeback.end(of)
     reasons = {reason for (_, reason), count in source.totals().items() if count}
     outcome = session.finish()
     attached.memory.losses = outcome.summary.losses if outcome.summary is not None else {}
@@ -279,7 +240,15 @@ def take(
         for reason in sorted(reasons):
             if reason.startswith(_WHY_NO_DEVICE_TIME):
                 say(f"{explain('cuda', reason)[1]} ({reason}); see docs/reference/cupti.md")
+    if writeback is not None and (text := writeback.sentence(attached.memory.profiles, reasons)):
+        say(text)
     return attached.memory
+
+
+def _shared_writeback() -> SharedWriteback:
+    from otelgpu.cli.shared_writeback import SharedWriteback  # not every kind needs it
+
+    return SharedWriteback()
 
 
 def _report_losses(outcome: wiring.Outcome) -> None:
@@ -337,7 +306,9 @@ def profile_processes(request: Request, pids: tuple[int, ...], finish: Finish = 
             for member in members:
                 attached.source.observe(member)
             with RunningProcesses(members) as living:
-                memory = take(request, attached, what, interrupts, ended=living.fd, lives=living.some)
+                memory = take(
+                    request, attached, what, interrupts, of=members, ended=living.fd, lives=living.some
+                )
     finish(request, memory, what)
     return 0
 
@@ -363,9 +334,10 @@ def profile_container(request: Request, container: str) -> int:
             return INTERRUPTED
         attached = attach(request, scope)
         with closing(attached.source):
-            attached.source.settle(processes_of(container), SETTLE_S)
+            members = processes_of(container)
+            attached.source.settle(members, SETTLE_S)
             attached.source.observe_running()
-            memory = take(request, attached, what, interrupts)
+            memory = take(request, attached, what, interrupts, of=members)
     write(request, memory, what)
     return 0
 
@@ -408,7 +380,13 @@ def profile_program(
             if attached is None:
                 raise OtelgpuError(f"{what} ended, or was ended, within the {request.delay_s:g} s of --delay")
             memory = take(
-                request, attached, what, interrupts, ended=child.pidfd, lives=lambda: _runs(child.pidfd)
+                request,
+                attached,
+                what,
+                interrupts,
+                of=(child.pid,),
+                ended=child.pidfd,
+                lives=lambda: _runs(child.pidfd),
             )
             finish(request, memory, what)
         finally:
@@ -573,6 +551,7 @@ def profile(
             outputs=files,
             quiet=quiet,
             device_time=inject,
+            candidates=ProfileKind.BLOCK in kinds and not quiet,
         )
         if command:
             code = profile_program(request, command)

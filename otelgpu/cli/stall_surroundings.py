@@ -13,6 +13,7 @@ from typing import Final
 from msgspec import Struct, structs
 
 from otelgpu.cli.cgroup_writeback import ChargedWrites, charged_writes
+from otelgpu.cli.dirty_pages import DirtyPages, dirty_pages, made_dirty
 from otelgpu.diagnose.stall.surroundings import GroupWrites, Neighbour, Surroundings, Writer
 from otelgpu.processes.kernel_files import kernel_text
 from otelgpu.processes.listing import CpuUse, cpu_use, descendants, list_processes
@@ -25,7 +26,7 @@ _CGROUPS: Final = Path("/sys/fs/cgroup")
 class Reading(Struct, frozen=True, kw_only=True):
     """At one time. ``throttled``: times, of so many periods, and seconds; ``faults``: minor and major; None: not known.
 
-    ``dirtied``: bytes by process, those of the others too; ``charged``: what was written back for its control group.
+    ``dirtied``: by process, those of the others too; ``charged``: what was written back for its control group.
     """
 
     group: Path | None
@@ -33,18 +34,18 @@ class Reading(Struct, frozen=True, kw_only=True):
     quota_cpus: float | None
     faults: tuple[int, int] | None
     others: dict[int, CpuUse]
-    dirtied: dict[int, int]
+    dirtied: dict[int, DirtyPages]
     charged: ChargedWrites | None = None
 
 
 def read(pid: int, *, proc: Path = Path("/proc"), cgroups: Path = _CGROUPS) -> Reading:
     """Of a process; of one that is gone there is little."""
-    uses = {each: cpu_use(each, proc=proc) for each in list_processes(proc=proc) if each != pid}
-    dirtied = {each: size for each in (pid, *uses) if (size := _dirtied(each, proc)) is not None}
-    writers = [each for each, size in dirtied.items() if size and each != pid]
+    uses = {each: use for each in list_processes(proc=proc) if (use := cpu_use(each, proc=proc)) is not None}
+    dirtied = dirty_pages(uses, proc=proc)
+    writers = [each for each, pages in dirtied.items() if pages.size and each != pid]
     return structs.replace(
         read_own(pid, proc=proc, cgroups=cgroups),
-        others={number: use for number, use in uses.items() if use is not None},
+        others={number: use for number, use in uses.items() if number != pid},
         dirtied=dirtied,
         charged=charged_writes(pid, writers, proc=proc, cgroups=cgroups),
     )
@@ -93,7 +94,7 @@ def between(
         if seconds >= LEAST_CPU_S:
             name = "otelgpu itself" if number in own else use.comm
             used.append(Neighbour(pid=number, name=name, cpu_s=round(seconds, 3)))
-    writers = _writers(before, after, mine | {pid})
+    writers = [each for each in made_dirty(before.dirtied, after.dirtied) if each.pid not in mine | {pid}]
     return Surroundings(
         throttled_times=times,
         quota_periods=periods,
@@ -110,20 +111,6 @@ def between(
     )
 
 
-def _writers(before: Reading, after: Reading, mine: frozenset[int]) -> list[Writer]:
-    """Of most bytes first."""
-    found = []
-    for number, use in after.others.items():
-        known = before.others.get(number)
-        was = before.dirtied.get(number, 0)
-        if known is None or known.start_time_ns != use.start_time_ns:
-            was = 0  # it began meanwhile
-        size = after.dirtied.get(number, 0) - was
-        if size > 0 and number not in mine:
-            found.append(Writer(pid=number, name=use.comm, dirtied_bytes=size))
-    return sorted(found, key=lambda each: -each.dirtied_bytes)
-
-
 def _group_writes(
     before: ChargedWrites | None, after: ChargedWrites | None, writers: list[Writer]
 ) -> GroupWrites | None:
@@ -138,8 +125,8 @@ def _group_writes(
     )
 
 
-def _more(before: int | None, after: int | None) -> int | None:
-    return None if before is None or after is None or after < before else after - before
+def _more(before: DirtyPages | None, after: DirtyPages | None) -> int | None:
+    return None if before is None or after is None or after.size < before.size else after.size - before.size
 
 
 def _cpu_group(pid: int, proc: Path, cgroups: Path) -> Path | None:
@@ -199,12 +186,3 @@ def _faults(pid: int, proc: Path) -> tuple[int, int] | None:
     if len(fields) < 10 or not fields[7].isdecimal() or not fields[9].isdecimal():
         return None
     return int(fields[7]), int(fields[9])
-
-
-def _dirtied(pid: int, proc: Path) -> int | None:
-    """``write_bytes``: counted as pages are made dirty, whoever writes them back. None: not told, or not counted."""
-    for line in kernel_text(proc / str(pid) / "io").splitlines():
-        key, _, value = line.partition(":")
-        if key == "write_bytes" and value.strip().isdecimal():
-            return int(value)
-    return None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -12,7 +14,8 @@ import pytest
 from otelgpu.model.files import CUT, DELETED, FileCall
 from otelgpu.model.profiling import ProfileKind
 from otelgpu.model.samples import OPERATION_SHIFT, SampleKind
-from tests.kernel.observing import Watch
+from otelgpu.processes.charged_groups import charged_folder
+from tests.kernel.observing import Watch, run_otelgpu
 from tests.kernel.profiled import compiled, profiled
 
 WRITE = 1  # enum req_op
@@ -131,3 +134,20 @@ def test_each_request_is_reported_with_its_device_its_bytes_and_its_time(
     assert names == {device.resolve().name}
     loaded = next(each for each in taken.watching.source._draining if each.family == "profile")
     assert loaded.map("block_requests").list_keys() == []
+
+
+def test_who_made_pages_dirty_is_a_candidate_for_what_the_kernel_wrote_back(tmp_path: Path) -> None:
+    """A file of 48 MiB that a program writes without waiting, and ``sync``, which has the kernel write all."""
+    if charged_folder(os.getpid()) is not None:
+        pytest.skip("needs a kernel that charges no control group for what it writes back: this one does")
+    kind = subprocess.run(["stat", "-f", "-c", "%T", tmp_path], capture_output=True, text=True, check=True)
+    if kind.stdout.strip() in ("tmpfs", "ramfs"):
+        pytest.skip(f"needs a folder on a disk: {tmp_path} is memory, which nobody writes back")
+    script = 'echo "shell $$"; head -c 48M /dev/zero > "$0"; sync'
+    done = run_otelgpu("profile", "-t", "block", "--", "sh", "-c", script, str(tmp_path / "data.bin"))
+    assert done.returncode == 0, done.stderr
+    (shell,) = re.findall(r"^shell (\d+)$", done.stdout, re.MULTILINE)
+    (said,) = re.findall(r"in no request of this profile: (.*); candidates, (.*)", done.stderr)
+    assert any(float(size) >= 40 for size in re.findall(r"(\d+\.\d) MiB to", said[0]))
+    (dirtied,) = re.findall(rf"\(PID {shell}, profiled\) (\d+\.\d) MiB", said[1])
+    assert 48 <= float(dirtied) < 49

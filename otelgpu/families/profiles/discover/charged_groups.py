@@ -22,9 +22,9 @@ GROUPS_FULL: Final = "writeback_groups_full"
 REASONS: Final = Reasons(
     "profile",
     {
-        NOT_CHARGED: "a process whose control group the kernel does not charge for what it writes back (it does with "
-        "control groups v2 and their controllers io and memory): such requests are of all who share the disk, and of "
-        "nobody here; `otelgpu diagnose stall` says who made pages dirty",
+        NOT_CHARGED: "what the kernel writes back for a process is not known: it charges a control group for that with "
+        "control groups v2 and their controllers io and memory alone, and the process is in none; such requests are of "
+        "all who share the disk. Who made pages dirty meanwhile is said as a candidate",
         GROUPS_FULL: "a process in a control group beyond those that are kept: what is written back for it is nobody's",
     },
     unavailable=(NOT_CHARGED,),
