@@ -28,6 +28,7 @@ from otelgpu.cli.parameters import refuse_overwriting
 from otelgpu.cli.profile import Request, families_for
 from otelgpu.cli.profile_inputs import read_profiles_of
 from otelgpu.cli.profile_outputs import Output
+from otelgpu.cli.socket_waits import SocketWaits
 from otelgpu.cli.verdict_events import verdict_event
 from otelgpu.cli.verdict_text import (
     FOUND,
@@ -151,20 +152,30 @@ def stall(
 
 def _record(config: Config, pids: tuple[int, ...], program: tuple[str, ...], seconds: float | None) -> _Found:
     before: dict[int, stall_surroundings.Reading] = {}
-    found = _Found()
+    found, sockets = _Found(), SocketWaits()
 
     def begin(pid: int) -> None:
         before[pid] = stall_surroundings.read(pid)
 
     def finish(request: Request, memory: MemoryExporter, what: str) -> None:
+        sockets.stop()
         found.profiles, found.title, found.subjects = memory.profiles, what, tuple(before)
         mine = frozenset((*before, *descendants(*before)))
         found.surroundings = {
-            pid: stall_surroundings.between(reading, stall_surroundings.read(pid), mine, pid=pid)
+            pid: structs.replace(
+                stall_surroundings.between(reading, stall_surroundings.read(pid), mine, pid=pid),
+                socket_waits=sockets.seen(pid),
+            )
             for pid, reading in before.items()
         }
 
-    profile_given(config, program, pids, seconds, finish, begun=begin)
+    def watch() -> None:
+        sockets.start(before)
+
+    try:
+        profile_given(config, program, pids, seconds, finish, begun=begin, attached=watch)
+    finally:
+        sockets.stop()
     return found
 
 

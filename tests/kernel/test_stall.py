@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -110,3 +112,74 @@ def test_the_kernel_charges_pages_to_who_makes_them_dirty(tmp_path: Path) -> Non
     own, others = found.dirtied_bytes, {each.pid: each.dirtied_bytes for each in found.writers}
     assert own is not None and 0 <= own - (48 << 20) < 1 << 20  # and what the file system notes of the file
     assert 0 <= others[programs[1].pid] - (16 << 20) < 1 << 20
+
+
+CLIENT = """
+import socket, sys, time
+connection = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+for _ in range(48):
+    batch = bytearray()
+    while len(batch) < 100_000:
+        batch += connection.recv(100_000 - len(batch))
+    until = time.monotonic() + 0.03
+    while time.monotonic() < until:
+        pass
+    time.sleep(0.004)
+"""
+SERVER = """
+import socket, sys, time
+sys.stdin.readline()
+listener = socket.create_server((sys.argv[1], 0))
+print(listener.getsockname()[1], flush=True)
+connection, _ = listener.accept()
+for step in range(48):
+    time.sleep(0.45 if step % 8 == 2 else 0.001)
+    connection.sendall(bytes(100_000))
+sys.stdin.readline()
+"""
+
+
+def test_the_peer_that_is_late_is_named_in_another_network_namespace() -> None:
+    """Two ends of a virtual cable, one of them with a process in a namespace of its own."""
+    if shutil.which("ip") is None:
+        pytest.skip("needs the program ip")
+    near, far, addresses = f"o{os.getpid()}a", f"o{os.getpid()}b", ("10.231.77.1", "10.231.77.2")
+    server = subprocess.Popen(
+        ["unshare", "--net", sys.executable, "-c", SERVER, addresses[1]],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert server.stdin is not None and server.stdout is not None
+    try:
+        while os.readlink(f"/proc/{server.pid}/ns/net") == os.readlink("/proc/self/ns/net"):
+            time.sleep(0.01)
+        inside = ["nsenter", "--target", str(server.pid), "--net"]
+        for command in (
+            ["ip", "link", "add", near, "type", "veth", "peer", "name", far, "netns", str(server.pid)],
+            ["ip", "address", "add", f"{addresses[0]}/30", "dev", near],
+            ["ip", "link", "set", near, "up"],
+            [*inside, "ip", "address", "add", f"{addresses[1]}/30", "dev", far],
+            [*inside, "ip", "link", "set", far, "up"],
+        ):
+            subprocess.run(command, check=True, capture_output=True)
+        server.stdin.write("\n")
+        server.stdin.flush()
+        port = server.stdout.readline().strip()
+        client = [sys.executable, "-c", CLIENT, addresses[1], port]
+        done = subprocess.run(
+            [*FIRST, OTELGPU, "diagnose", "stall", "--json", "--", *client],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    finally:
+        server.kill()
+        server.communicate()
+        subprocess.run(["ip", "link", "delete", near], capture_output=True, check=False)
+    assert done.returncode == 3, done.stdout + done.stderr
+    (verdict,) = (each for each in json.loads(done.stdout)["verdicts"] if each["cause"] == "network")
+    (peer,) = (each for each in verdict["evidence"] if each["name"] == "peer")
+    assert f"{addresses[1]}:{port}, " in peer["text"]
+    assert peer["text"].endswith(f"(PID {server.pid}) in another network namespace") and peer["value"] == 1.0

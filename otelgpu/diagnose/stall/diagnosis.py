@@ -26,7 +26,7 @@ from otelgpu.diagnose.stall.causes import (
 from otelgpu.diagnose.stall.compiling import compiled
 from otelgpu.diagnose.stall.critical import critical_threads, window
 from otelgpu.diagnose.stall.disks import disk_evidence, disk_of
-from otelgpu.diagnose.stall.evidence import evidence_of, file_evidence
+from otelgpu.diagnose.stall.evidence import evidence_of, file_evidence, peer_evidence
 from otelgpu.diagnose.stall.gaps import (
     LEAST_GAP_NS,
     LONGER,
@@ -192,6 +192,7 @@ def _verdict(
         evidence=[
             *evidence_of(finding, judged.steps, around),
             *file_evidence(path),
+            *peer_evidence(finding, judged.thread.tid, around),
             *disk_evidence(finding, disk, seen, around),
         ],
         spans=list(dict.fromkeys(each.span for each in finding.activities if each.span))[:MOST_SPANS],

@@ -6,15 +6,16 @@ from collections import Counter
 from statistics import median
 from typing import Final
 
-from otelgpu.diagnose.stall.causes import CPU_CONTENTION, FILES, FOR_A_CPU, PAGE_FAULTS, SUBPROCESS
+from otelgpu.diagnose.stall.causes import CPU_CONTENTION, FILES, FOR_A_CPU, NETWORK, PAGE_FAULTS, SUBPROCESS
 from otelgpu.diagnose.stall.gaps import Finding
 from otelgpu.diagnose.stall.rhythm import Rhythm
-from otelgpu.diagnose.stall.surroundings import Surroundings
+from otelgpu.diagnose.stall.surroundings import SocketWait, Surroundings
 from otelgpu.diagnose.stall.verdicts import StallEvidence
 from otelgpu.model.files import CUT
 from otelgpu.model.quantities import duration
 
 _MOST_NEIGHBOURS: Final = 3
+_MOST_PEERS: Final = 2
 _CALLED: Final = {"file_write": "write", "file_sync": "sync", "file_read": "read"}
 
 
@@ -32,6 +33,31 @@ def file_evidence(path: str) -> list[StallEvidence]:
         return []
     cut = ": the directories nearest to the root are too many to be kept" if path.startswith(CUT) else ""
     return [StallEvidence(name="file", text=f"the file is {path}{cut}")]
+
+
+def peer_evidence(finding: Finding, tid: int, around: Surroundings | None) -> list[StallEvidence]:
+    """Who has the other end of the socket that a thread was seen to wait on."""
+    if finding.cause != NETWORK or around is None:
+        return []
+    mine = sorted((each for each in around.socket_waits if each.tid == tid), key=lambda each: -each.looks)
+    return [
+        StallEvidence(
+            name="peer",
+            text=f"in {each.looks} of {each.all_looks} looks at which it stood in a call on a socket, the peer was "
+            f"{each.address}{_held_by(each)}",
+            value=each.looks / each.all_looks,
+            unit="1",
+        )
+        for each in mine[:_MOST_PEERS]
+    ]
+
+
+def _held_by(wait: SocketWait) -> str:
+    if not wait.pid:
+        return ", which no process of this machine is known to have"
+    return f", {wait.name or 'process'} (PID {wait.pid})" + (
+        " in another network namespace" if wait.elsewhere else ""
+    )
 
 
 def _steps(finding: Finding, steps: Rhythm | None) -> StallEvidence:

@@ -35,6 +35,22 @@ class GroupWrites(Struct, frozen=True, kw_only=True):
     others_dirtied_bytes: int = 0
 
 
+class SocketWait(Struct, frozen=True, kw_only=True):
+    """A peer that a thread waited for: in ``looks`` of the ``all_looks`` at which it stood in a call on a socket.
+
+    ``pid`` 0: no process of this machine is known to have the other end; ``elsewhere``: it is in another network
+    namespace.
+    """
+
+    tid: int
+    looks: int
+    all_looks: int
+    address: str
+    pid: int = 0
+    name: str = ""
+    elsewhere: bool = False
+
+
 class Surroundings(Struct, frozen=True, kw_only=True):
     """Of one process, between the beginning and the end of a profile. None: not known.
 
@@ -45,6 +61,7 @@ class Surroundings(Struct, frozen=True, kw_only=True):
     counts there and then (``write_bytes`` of ``/proc/PID/io``) and writes back later; ``others_dirtied_bytes``: the
     same of all other processes that still run and may be looked at, ``writers``: those of most.
     ``group_writes``: None where the kernel charges no control group of the process for what it writes back.
+    ``socket_waits``: of TCP connections.
     """
 
     throttled_s: float | None = None
@@ -59,3 +76,4 @@ class Surroundings(Struct, frozen=True, kw_only=True):
     others_dirtied_bytes: int = 0
     writers: Sequence[Writer] = ()
     group_writes: GroupWrites | None = None
+    socket_waits: Sequence[SocketWait] = ()

@@ -23,7 +23,7 @@ from otelgpu.diagnose.stall.observations import (
     WrittenBack,
 )
 from otelgpu.diagnose.stall.sentences import ordinal, sentence, shown_bytes
-from otelgpu.diagnose.stall.surroundings import GroupWrites, Neighbour, Surroundings, Writer
+from otelgpu.diagnose.stall.surroundings import GroupWrites, Neighbour, SocketWait, Surroundings, Writer
 from otelgpu.diagnose.stall.verdicts import INCONCLUSIVE, StallReport, StallVerdict
 from otelgpu.render.frames import Frame, Kind
 from tests.rig.examples import examples
@@ -622,6 +622,32 @@ def test_a_write_without_requests_of_its_own_is_written_back_for_all() -> None:
         "the kernel writes it back later, for all who share the disk" in each.text
         for each in verdict.evidence
     )
+
+
+def waits_for_a_peer(made: Timeline) -> None:
+    made.wait(100, (*kernel("tcp_recvmsg"), SAVE, LOOP), syscall="recvfrom")
+
+
+def test_the_peer_that_a_thread_was_seen_to_wait_for_is_evidence() -> None:
+    seen = observed(loop(waits_for_a_peer))
+    tid = seen.threads[0].tid
+    here = SocketWait(tid=tid, looks=3, all_looks=40, address="10.0.0.9:53")
+    there = SocketWait(
+        tid=tid, looks=37, all_looks=40, address="10.0.0.7:80", pid=7, name="data", elsewhere=True
+    )
+    other = SocketWait(tid=tid + 1, looks=9, all_looks=9, address="10.0.0.8:1")
+
+    def said(seen: Observations, *waits: SocketWait) -> list[str]:
+        (verdict,) = report(seen, structs.replace(QUIET, socket_waits=waits)).verdicts
+        return [each.text for each in verdict.evidence if each.name == "peer"]
+
+    first, second = said(seen, here, other, there)
+    assert first == (
+        "in 37 of 40 looks at which it stood in a call on a socket, the peer was 10.0.0.7:80, data (PID 7) in another "
+        "network namespace"
+    )
+    assert second.endswith("10.0.0.9:53, which no process of this machine is known to have")
+    assert said(seen, other) == said(observed(loop(disk_reads)), here) == []
 
 
 def test_pages_that_the_kernel_writes_back_are_charged_to_who_made_them_dirty() -> None:
