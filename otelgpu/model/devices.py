@@ -47,6 +47,8 @@ class Quantity(StrEnum):
     DRAM_UTILIZATION_PPM = "dram_utilization_ppm"
     NVLINK_RECEIVED_BYTES_PER_S = "nvlink_received_bytes_per_s"  # all links
     NVLINK_TRANSMITTED_BYTES_PER_S = "nvlink_transmitted_bytes_per_s"
+    PCIE_RECEIVED_BYTES_PER_S = "pcie_received_bytes_per_s"
+    PCIE_TRANSMITTED_BYTES_PER_S = "pcie_transmitted_bytes_per_s"
 
     PCIE_RECEIVED_BYTES = "pcie_received_bytes"
     PCIE_TRANSMITTED_BYTES = "pcie_transmitted_bytes"

@@ -24,6 +24,7 @@ _COUNTERS: Final = {
     Quantity.NVLINK_TRANSMITTED_KIB: 1024,
 }
 _PCIE: Final = {Quantity.PCIE_RECEIVED_KB_PER_S: 1000, Quantity.PCIE_TRANSMITTED_KB_PER_S: 1000}
+_PCIE_MEANS: Final = {Quantity.PCIE_RECEIVED_BYTES_PER_S: 1, Quantity.PCIE_TRANSMITTED_BYTES_PER_S: 1}
 _NVLINK: Final = {Quantity.NVLINK_RECEIVED_BYTES_PER_S: 1, Quantity.NVLINK_TRANSMITTED_BYTES_PER_S: 1}
 """Rates, where there are no counters."""
 
@@ -40,7 +41,7 @@ class DeviceUse(Struct, frozen=True, kw_only=True):
     """Means over the time; None: not known. ``pcie_bytes_per_s``, ``nvlink_bytes_per_s``: both directions.
 
     ``utilization``: share of time in which any kernel ran; ``sm``, ``occupancy``, ``tensor``, ``dram``: by GPM, shares
-    of what the device could have done.
+    of what the device could have done. ``is_part``: a MIG device, of which no ``utilization`` is told.
     """
 
     uuid: str
@@ -61,10 +62,11 @@ class DeviceUse(Struct, frozen=True, kw_only=True):
     memory_clock_mhz: float | None = None
     power_limit_watts: float | None = None
     processes: Sequence[ProcessUse] = ()
+    is_part: bool = False
 
 
 def device_uses(inputs: Iterable[DeviceInput]) -> list[DeviceUse]:
-    """One for each GPU; those that are divided (MIG) have no utilisation of their own."""
+    """One for each GPU, and in place of one that is divided (MIG) one for each of its parts, where those are known."""
     seen: dict[str, DeviceSeen] = {}
     readings: dict[str, list[DeviceReadings]] = defaultdict(list)
     for item in inputs:
@@ -72,11 +74,18 @@ def device_uses(inputs: Iterable[DeviceInput]) -> list[DeviceUse]:
             seen[item.uuid] = item
         elif isinstance(item, DeviceReadings):
             readings[item.uuid].append(item)
-    found = [_use(device, readings[uuid]) for uuid, device in seen.items() if not device.parent]
-    return sorted(found, key=lambda each: each.index)
+    gpu_of = {device.uuid: seen.get(device.parent) or device for device in seen.values()}
+    divided = {device.parent for device in seen.values()}
+    whole = [device for device in seen.values() if device.uuid not in divided]
+    whole.sort(key=lambda device: (gpu_of[device.uuid].index, device.uuid))
+    return [_use(device, readings[device.uuid], readings[gpu_of[device.uuid].uuid]) for device in whole]
 
 
-def _use(device: DeviceSeen, readings: Sequence[DeviceReadings]) -> DeviceUse:
+def _use(
+    device: DeviceSeen, readings: Sequence[DeviceReadings], of_gpu: Sequence[DeviceReadings]
+) -> DeviceUse:
+    """``of_gpu``: of the GPU that it is, or is a part of: those have the processes."""
+
     def mean(quantity: Quantity, per: float = 100.0) -> float | None:
         values = [each.values[quantity] for each in readings if quantity in each.values]
         return fmean(values) / per if len(values) >= LEAST_READINGS else None
@@ -93,6 +102,7 @@ def _use(device: DeviceSeen, readings: Sequence[DeviceReadings]) -> DeviceUse:
         memory_used_bytes=most(Quantity.MEMORY_USED_BYTES),
         memory_total_bytes=most(Quantity.MEMORY_TOTAL_BYTES),
         pcie_bytes_per_s=_traffic(readings, Quantity.PCIE_RECEIVED_BYTES, Quantity.PCIE_TRANSMITTED_BYTES)
+        or _rate(mean, _PCIE_MEANS)
         or _rate(mean, _PCIE),
         nvlink_bytes_per_s=_traffic(readings, Quantity.NVLINK_RECEIVED_KIB, Quantity.NVLINK_TRANSMITTED_KIB)
         or _rate(mean, _NVLINK),
@@ -100,7 +110,8 @@ def _use(device: DeviceSeen, readings: Sequence[DeviceReadings]) -> DeviceUse:
         occupancy=mean(Quantity.SM_OCCUPANCY_PPM, 1e6),
         tensor=mean(Quantity.TENSOR_UTILIZATION_PPM, 1e6),
         dram=mean(Quantity.DRAM_UTILIZATION_PPM, 1e6),
-        processes=_processes(readings),
+        processes=_processes(device.uuid, of_gpu),
+        is_part=bool(device.parent),
         driver=device.driver_version,
         sm_clock_mhz=mean(Quantity.SM_CLOCK_MHZ, 1.0),
         memory_clock_mhz=mean(Quantity.MEMORY_CLOCK_MHZ, 1.0),
@@ -126,11 +137,13 @@ def _traffic(readings: Sequence[DeviceReadings], *quantities: Quantity) -> float
     return scaled * 1e9 / (known[-1].time_ns - known[0].time_ns)
 
 
-def _processes(readings: Sequence[DeviceReadings]) -> list[ProcessUse]:
+def _processes(uuid: str, readings: Sequence[DeviceReadings]) -> list[ProcessUse]:
     memory: dict[int, int | None] = {}
     shares: dict[int, list[int]] = defaultdict(list)
     for reading in readings:
         for process in reading.processes:
+            if process.device != uuid:
+                continue
             if process.memory_bytes is not None:
                 memory[process.tgid] = max(memory.get(process.tgid) or 0, process.memory_bytes)
             else:

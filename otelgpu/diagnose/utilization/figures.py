@@ -25,6 +25,7 @@ NO_CONFIGURATION: Final = (
     "FLOPs unknown: give --model-config or --ask-server, or --flops for those of calls of cuBLAS"
 )
 _NO_PRODUCTS: Final = "no call of cuBLAS or cuBLASLt was seen whose shapes are known"
+_OF_PARTS: Final = "the driver tells it of whole GPUs, not of a part of one (MIG)"
 _NO_GPM: Final = (
     "not read: NVML's GPM is on Hopper and newer, and is not there on this device, or too few readings"
 )
@@ -151,6 +152,12 @@ def _of_products(
     return [Figure(name="mfu", value=share, unit="1", text=text), found]
 
 
+def _lacking(text: str, device: DeviceUse) -> str:
+    if device.is_part and "NVML" in text:
+        return _OF_PARTS
+    return _NO_GPM if "GPM" in text else "too few readings"
+
+
 def _of_devices(devices: Sequence[DeviceUse], peak: Peak | None) -> list[Figure]:
     if not devices:
         return [Figure(name="gpu_utilization", value=None, unit="1", text="no GPU could be read (NVML)")]
@@ -168,7 +175,7 @@ def _of_devices(devices: Sequence[DeviceUse], peak: Peak | None) -> list[Figure]
             name=name,
             value=value,
             unit="1",
-            text=text if value is not None else _NO_GPM if "GPM" in text else "too few readings",
+            text=text if value is not None else _lacking(text, first),
         )
         for name, value, text in rows
     ]

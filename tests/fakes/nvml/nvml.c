@@ -396,15 +396,33 @@ API nvmlGpmSampleFree(nvmlGpmSample_t sample)
 	return NVML_SUCCESS;
 }
 
+static unsigned long long samples_taken;
+
 API nvmlGpmSampleGet(nvmlDevice_t device, nvmlGpmSample_t sample)
 {
-	static unsigned long long taken;
-
 	ENTER(device);
 	if (!has_gpm(device))
 		return NVML_ERROR_NOT_SUPPORTED;
-	*sample = (struct fake_sample){ .device = device, .taken = ++taken };
+	*sample = (struct fake_sample){ .device = device, .taken = ++samples_taken };
 	return NVML_SUCCESS;
+}
+
+/* Of a GPU, not of a MIG device's handle: the instance is told by its number. */
+API nvmlGpmMigSampleGet(nvmlDevice_t device, unsigned int gpu_instance, nvmlGpmSample_t sample)
+{
+	ENTER(device);
+	if (device->slot != FAKE_SLOTS || !has_gpm(device))
+		return NVML_ERROR_NOT_SUPPORTED;
+	for (unsigned int slot = 0; slot < FAKE_SLOTS; slot++) {
+		nvmlDevice_t part = fake_device(device->index, slot);
+		unsigned int number;
+
+		if (!part || small(part, "gpu_instance", &number) || number != gpu_instance)
+			continue;
+		*sample = (struct fake_sample){ .device = part, .taken = ++samples_taken };
+		return NVML_SUCCESS;
+	}
+	return NVML_ERROR_NOT_FOUND;
 }
 
 API nvmlGpmMetricsGet(nvmlGpmMetricsGet_t *asked)

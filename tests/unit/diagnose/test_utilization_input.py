@@ -18,7 +18,7 @@ from otelgpu.cli.stall_surroundings import Reading
 from otelgpu.cli.utilization import installed_peaks
 from otelgpu.diagnose.utilization.devices import device_uses
 from otelgpu.diagnose.utilization.diagnosis import diagnose
-from otelgpu.diagnose.utilization.figures import Workload
+from otelgpu.diagnose.utilization.figures import Workload, _of_devices
 from otelgpu.diagnose.utilization.gpu_calls import BLOCKING_COPY, COPY, LAUNCH, SYNC, GpuCalls, kind_of
 from otelgpu.diagnose.utilization.idle import idle_by_calls, idle_by_device
 from otelgpu.diagnose.utilization.model_shape import UnknownShape, parse_model
@@ -289,6 +289,69 @@ def test_readings_become_one_figure_each() -> None:
     assert use.processes[0].utilization == pytest.approx(0.1)
     (few,) = device_uses([seen, *readings[:2]])
     assert few.utilization is None
+
+
+def test_of_a_divided_gpu_each_part_is_a_device_with_its_own_processes() -> None:
+    gpu = DeviceSeen(time_ns=0, uuid="GPU-1", index=3, minor=0, model="NVIDIA H100", mig=True)
+    parts = [
+        DeviceSeen(
+            time_ns=0, uuid=f"MIG-{slot}", index=-1, minor=-1, model="NVIDIA H100 MIG 1g.10gb", parent="GPU-1"
+        )
+        for slot in range(2)
+    ]
+    other = DeviceSeen(time_ns=0, uuid="GPU-0", index=0, minor=0, model="NVIDIA L4")
+    readings = [
+        item
+        for second in range(1, 5)
+        for item in (
+            DeviceReadings(
+                time_ns=second * 10**9,
+                uuid="GPU-1",
+                values={},
+                processes=tuple(
+                    ProcessReading(tgid=5 + slot, device=f"MIG-{slot}", memory_bytes=100) for slot in range(2)
+                ),
+            ),
+            DeviceReadings(
+                time_ns=second * 10**9,
+                uuid="MIG-1",
+                values={
+                    Quantity.SM_UTILIZATION_PPM: 250_000,
+                    Quantity.PCIE_RECEIVED_BYTES_PER_S: 1000,
+                    Quantity.PCIE_TRANSMITTED_BYTES_PER_S: 500,
+                },
+            ),
+        )
+    ]
+    uses = device_uses([gpu, *parts, other, *readings])
+    assert [(each.uuid, each.is_part) for each in uses] == [
+        ("GPU-0", False),
+        ("MIG-0", True),
+        ("MIG-1", True),
+    ]
+    assert [[process.pid for process in each.processes] for each in uses] == [[], [5], [6]]
+    assert [each.sm for each in uses] == [None, None, pytest.approx(0.25)]
+    assert uses[2].pcie_bytes_per_s == pytest.approx(1500)
+    said = {each.name: each.text for each in _of_devices(uses[2:], None)}
+    assert said["gpu_utilization"] == "the driver tells it of whole GPUs, not of a part of one (MIG)"
+    assert said["dram_utilization"].startswith("not read: NVML's GPM")
+    (alone,) = device_uses([gpu])  # nothing is known of its parts
+    assert (alone.uuid, alone.is_part) == ("GPU-1", False)
+
+
+def test_pcie_is_by_counters_then_by_means_then_by_samples() -> None:
+    rates = {
+        (Quantity.PCIE_RECEIVED_KB_PER_S, Quantity.PCIE_TRANSMITTED_KB_PER_S): 1,
+        (Quantity.PCIE_RECEIVED_BYTES_PER_S, Quantity.PCIE_TRANSMITTED_BYTES_PER_S): 2_000,
+    }
+    seen = DeviceSeen(time_ns=0, uuid="GPU-1", index=0, minor=0, model="NVIDIA H100")
+    found = []
+    values: dict[Quantity, int] = {}
+    for quantities, value in rates.items():
+        values |= dict.fromkeys(quantities, value)
+        readings = [DeviceReadings(time_ns=each * 10**9, uuid="GPU-1", values=values) for each in range(4)]
+        found.append(device_uses([seen, *readings])[0].pcie_bytes_per_s)
+    assert found == [pytest.approx(2_000), pytest.approx(4_000)]
 
 
 @pytest.mark.parametrize(

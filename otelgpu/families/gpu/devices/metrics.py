@@ -143,6 +143,12 @@ NVLINK_RATE: Final = _metric(
     _GAUGE,
     "NVLink traffic of all links, since the reading before (NVML GPM).",
 )
+PCIE_MEAN_RATE: Final = _metric(
+    "otelgpu.gpu.pcie.mean_throughput",
+    "By/s",
+    _GAUGE,
+    "PCIe traffic, since the reading before (NVML GPM); of a MIG device its own.",
+)
 POWER_LIMIT: Final = _metric("otelgpu.gpu.power.limit", "W", _GAUGE, "Power that the GPU is held to.")
 SPEED: Final = _metric("otelgpu.gpu.clock.speed", "Hz", _GAUGE, "Current frequency of a clock.")
 THROTTLE: Final = _metric(
@@ -206,6 +212,8 @@ ROWS: Final[Mapping[Quantity, Row]] = {
     Quantity.DRAM_UTILIZATION_PPM: Row(DRAM_UTILIZATION, divisor=1_000_000),
     Quantity.NVLINK_RECEIVED_BYTES_PER_S: Row(NVLINK_RATE, {DIRECTION: RECEIVE}),
     Quantity.NVLINK_TRANSMITTED_BYTES_PER_S: Row(NVLINK_RATE, {DIRECTION: TRANSMIT}),
+    Quantity.PCIE_RECEIVED_BYTES_PER_S: Row(PCIE_MEAN_RATE, {DIRECTION: RECEIVE}),
+    Quantity.PCIE_TRANSMITTED_BYTES_PER_S: Row(PCIE_MEAN_RATE, {DIRECTION: TRANSMIT}),
     Quantity.POWER_MILLIWATTS: Row(POWER, divisor=1000),
     Quantity.POWER_LIMIT_MILLIWATTS: Row(POWER_LIMIT, divisor=1000),
     Quantity.TEMPERATURE_CELSIUS: Row(TEMPERATURE, {SENSOR: "gpu"}),

@@ -1,4 +1,4 @@
-"""How busy the parts of a GPU were from one reading to the next: NVML's GPU performance monitoring (GPM).
+"""How busy the parts of a GPU, or of a MIG device, were since the last reading: NVML's performance monitoring (GPM).
 
 In: the binding (module ``pynvml``) and a device's handle. Out: whole numbers by quantity. GPUs of Hopper and newer have
 it. A call takes 0.6 ms (H200).
@@ -37,8 +37,13 @@ class Gpm:
         self._nvml = nvml
         self._samples: dict[str, _Sample] = {}
 
-    def read(self, uuid: str, handle: Handle, now_ns: int) -> dict[Quantity, int]:
-        """Means since the last call for the device: nothing at the first. Raises ``pynvml.NVMLError``."""
+    def read(
+        self, uuid: str, handle: Handle, now_ns: int, *, instance: int | None = None
+    ) -> dict[Quantity, int]:
+        """Means since the last call for the device: nothing at the first. Raises ``pynvml.NVMLError``.
+
+        ``handle``: of a GPU; ``instance``: of which of its GPU instances (MIG); None: of all of it.
+        """
         nvml, before = self._nvml, self._samples.get(uuid)
         if before is None and not nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
             raise nvml.NVMLError(nvml.NVML_ERROR_NOT_SUPPORTED)
@@ -46,7 +51,10 @@ class Gpm:
             return {}
         buffer = nvml.nvmlGpmSampleAlloc()
         try:
-            nvml.nvmlGpmSampleGet(handle, buffer)
+            if instance is None:
+                nvml.nvmlGpmSampleGet(handle, buffer)
+            else:
+                nvml.nvmlGpmMigSampleGet(handle, instance, buffer)
         except nvml.NVMLError:
             self._free(buffer)
             raise

@@ -263,6 +263,7 @@ class Nvml:
         if device.seen.parent:
             for call in OF_MIG:
                 self._ask(device, call, values)
+            self._ask_gpm(device, values, now_ns)
             return DeviceReadings(time_ns=now_ns, uuid=uuid, values=values)
         self._ask_fields(device, values)
         for call in CALLS:
@@ -332,16 +333,30 @@ class Nvml:
                 self._keep(values, quantity, int(getattr(answer.value, MEMBERS[answer.valueType])))
 
     def _ask_gpm(self, device: _Device, values: dict[Quantity, int], now_ns: int) -> None:
-        """Of a GPU that is divided (MIG) nothing: its parts are others'."""
+        """Of a GPU that is divided (MIG) nothing, but of its parts: of those that have a GPU instance to themselves."""
         if _GPM in device.lacking or device.seen.mig:
             return
+        gpu, instance = device, None
+        if device.seen.parent:
+            gpu, instance = self._devices[device.seen.parent], device.instance[0]
+            if instance == _NO_INSTANCE or self._shares_instance(device):
+                return
         try:
-            answers = self._gpm.read(device.seen.uuid, device.handle, now_ns)
+            answers = self._gpm.read(device.seen.uuid, gpu.handle, now_ns, instance=instance)
         except self._nvml.NVMLError as error:
             device.lacking |= self._lacking(device, (_GPM,), error)
             return
         for quantity, value in answers.items():
             self._keep(values, quantity, value)
+
+    def _shares_instance(self, device: _Device) -> bool:
+        """Whether another MIG device is in the same GPU instance, which is what the driver counts."""
+        return any(
+            other is not device
+            and other.seen.parent == device.seen.parent
+            and other.instance[0] == device.instance[0]
+            for other in self._devices.values()
+        )
 
     def _keep(self, values: dict[Quantity, int], quantity: Quantity, value: int) -> None:
         most = next((most for unit, most in _MOST.items() if quantity.endswith(unit)), _LARGEST - 1)

@@ -15,7 +15,10 @@ from otelgpu.model.devices import Quantity
 from tests.unit.families.gpu.devices.nvml_script import UUID, Script
 
 FIRST, SECOND = UUID.format(0), UUID.format(1)
-METRICS = {"gpm.2": 91.25, "gpm.3": 40, "gpm.5": 62.5, "gpm.10": 33.3333, "gpm.60": 1.5, "gpm.61": 2}
+METRICS = {"gpm.2": 91.25, "gpm.3": 40, "gpm.5": 62.5, "gpm.10": 33.3333, "gpm.60": 1.5, "gpm.61": 2} | {
+    "gpm.20": 4,
+    "gpm.21": 8,
+}
 MEANS = {
     Quantity.SM_UTILIZATION_PPM: 912_500,
     Quantity.SM_OCCUPANCY_PPM: 400_000,
@@ -23,6 +26,8 @@ MEANS = {
     Quantity.DRAM_UTILIZATION_PPM: 333_333,
     Quantity.NVLINK_RECEIVED_BYTES_PER_S: 3 << 19,
     Quantity.NVLINK_TRANSMITTED_BYTES_PER_S: 2 << 20,
+    Quantity.PCIE_RECEIVED_BYTES_PER_S: 8 << 20,
+    Quantity.PCIE_TRANSMITTED_BYTES_PER_S: 4 << 20,
 }
 LATER = LEAST_NS + 1
 
@@ -125,6 +130,42 @@ def test_of_a_gpu_that_is_divided_nothing_is_sampled(opened: Opened, script: Scr
     script.restart().gpu(0, mig=1, **METRICS)
     opened.nvml.list_devices(0)
     assert opened.read(0) == opened.read(LATER) == {}
+    assert opened.held == 0
+
+
+PARTS = [f"MIG-0000000{slot}-86f3-4b5c-ab5c-cf9e1a2b3c4d" for slot in range(3)]
+
+
+def test_each_part_of_a_divided_gpu_has_its_own_means(opened: Opened, script: Script) -> None:
+    script.restart().gpu(0, mig=1, mig_slots=2, **METRICS)
+    script.mig(0, 0, **{"gpm.2": 25, "gpm.10": 50}).mig(0, 1, **{"gpm.2": 75})
+    opened.nvml.list_devices(0)
+    assert opened.read(0) == opened.read(0, PARTS[0]) == opened.read(0, PARTS[1]) == {}
+    assert opened.read(LATER) == {}
+    assert opened.read(LATER, PARTS[0]) == {
+        Quantity.SM_UTILIZATION_PPM: 250_000,
+        Quantity.DRAM_UTILIZATION_PPM: 500_000,
+    }
+    assert opened.read(LATER, PARTS[1]) == {Quantity.SM_UTILIZATION_PPM: 750_000}
+    assert +opened.counters == {}
+
+
+def test_parts_that_share_a_gpu_instance_have_none_of_their_own(opened: Opened, script: Script) -> None:
+    script.restart().gpu(0, mig=1, mig_slots=3, **METRICS)
+    script.mig(0, 0, **{"gpm.2": 25}).mig(0, 1, gpu_instance=7, compute_instance=1).mig(0, 2, **{"gpm.2": 75})
+    opened.nvml.list_devices(0)
+    for part in PARTS:
+        assert opened.read(0, part) == {}
+    assert [opened.read(LATER, part) for part in PARTS] == [{}, {}, {Quantity.SM_UTILIZATION_PPM: 750_000}]
+
+
+def test_a_driver_that_knows_no_parts_is_asked_once(opened: Opened, script: Script) -> None:
+    script.restart().gpu(0, mig=1, mig_slots=1, **METRICS).mig(0, 0, **{"gpm.2": 25})
+    script.line("fail nvmlGpmMigSampleGet 3")
+    opened.nvml.list_devices(0)
+    assert opened.read(0, PARTS[0]) == {}
+    script.restart().gpu(0, mig=1, mig_slots=1, **METRICS).mig(0, 0, **{"gpm.2": 25})
+    assert opened.read(LATER, PARTS[0]) == opened.read(2 * LATER, PARTS[0]) == {}
     assert opened.held == 0
 
 
