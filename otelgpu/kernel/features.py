@@ -213,48 +213,62 @@ def _is_mounted(kind: str) -> bool:
         return False
 
 
-def return_probes_are_safe(process: LoadedFamily | None = None) -> bool:
+def return_probes_are_safe() -> bool:
+    """See :class:`ReturnProbeTrial`. Raises :class:`BpfError` when the trial itself cannot be made."""
+    trial = ReturnProbeTrial()
+    try:
+        family = load_family(read_image("process"), constants={}, ring_bytes=4096, programs=("on_trial",))
+        try:
+            return trial.is_survived(family)
+        finally:
+            family.close()
+    finally:
+        trial.end()
+
+
+class ReturnProbeTrial:
     """Whether a process under a seccomp filter survives a return probe on this kernel.
 
     From 6.11 a uretprobe returns through a system call of its own, which a filter that does not know it
     answers with a kill; later kernels let it pass. Tried on a throwaway child: it filters every unknown
-    call, then calls a probed function. ``process`` is the family of that name, if it is loaded already.
-    Raises :class:`BpfError` when the trial itself cannot be made.
+    call, then calls a probed function. To be made before there are threads: it forks.
     """
-    if process is not None:
-        return _try_return_probe(process)
-    family = load_family(read_image("process"), constants={}, ring_bytes=4096, programs=("on_trial",))
-    try:
-        return _try_return_probe(family)
-    finally:
-        family.close()
 
+    def __init__(self) -> None:
+        ready_read, self._ready_write = os.pipe()
+        self._child = os.fork()
+        if self._child == 0:
+            try:
+                os.close(self._ready_write)
+                os.read(ready_read, 1)
+                _call_getpid_under_filter()
+            finally:
+                os._exit(1)
+        os.close(ready_read)
 
-def _try_return_probe(family: LoadedFamily) -> bool:
-    ready_read, ready_write = os.pipe()
-    child = os.fork()
-    if child == 0:
+    def is_survived(self, process: LoadedFamily) -> bool:
+        """To be asked once. Raises :class:`BpfError` when the trial itself cannot be made."""
+        links: list[Link] = []
         try:
-            os.close(ready_write)
-            os.read(ready_read, 1)
-            _call_getpid_under_filter()
+            path, offset = function_file_offset("getpid")
+            program = process.object.programs["on_trial"]
+            links = program.attach_uprobes(path, [offset], [0], tgid=self._child)
         finally:
-            os._exit(1)
-    os.close(ready_read)
-    links: list[Link] = []
-    try:
-        path, offset = function_file_offset("getpid")
-        program = family.object.programs["on_trial"]
-        links = program.attach_uprobes(path, [offset], [0], tgid=child)
-    finally:
-        os.close(ready_write)
-        _, status = os.waitpid(child, 0)
-        family.links += links  # taken off with the others: by itself that takes two processes
-    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGSYS:
-        return False
-    if status != 0:
-        raise BpfError(f"the trial of return probes ended with status {status}, which says nothing")
-    return True
+            status = self.end()
+            process.links += links  # taken off with the others: by itself that takes two processes
+        if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGSYS:
+            return False
+        if status != 0:
+            raise BpfError(f"the trial of return probes ended with status {status}, which says nothing")
+        return True
+
+    def end(self) -> int:
+        """Let the child go on to its end: its status; 0 where that was done before."""
+        if not self._child:
+            return 0
+        os.close(self._ready_write)
+        child, self._child = self._child, 0
+        return os.waitpid(child, 0)[1]
 
 
 def _call_getpid_under_filter() -> None:

@@ -1,7 +1,7 @@
 """How often Python looks for cycles of garbage while a program starts, and where: among what is new.
 
-A start makes some 60,000 objects, nearly all of which stay: to look through all of them again and again as they came
-took a sixth of its time. What is garbage is so at once, and is found where only new objects are looked through.
+A start makes some 90,000 objects, nearly all of which stay: to look through all of them again and again as they came
+took a sixth of its time, and to look once through those that are new 3 %, for 700 that were garbage.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Final
 
 _NEW: Final = 200_000
-"""Objects that come between two looks: a millisecond for each."""
+"""Objects that come between two looks: more than a usual start makes."""
 _NEVER: Final = 1 << 20
 """Looks at new objects between two at older ones."""
 

@@ -28,11 +28,10 @@ from otelgpu.kernel import clock, features
 from otelgpu.kernel.attach import attach_tracepoints, functions_of, hooks_of
 from otelgpu.kernel.holding import Holding
 from otelgpu.kernel.libbpf import BpfError, detach_all
-from otelgpu.kernel.loader import Image, LoadedFamily, Loader, core_types_of, load_family, read_image
+from otelgpu.kernel.loader import Image, LoadedFamily, read_image
 from otelgpu.kernel.overload import Overload
 from otelgpu.kernel.scope import Scope, is_listed, keep_only, put_cgroups, put_process
 from otelgpu.kernel.trace_context_map import shared_trace_contexts
-from otelgpu.kernel.uprobe_links import UprobeLinks, uprobe_links
 from otelgpu.model.codes import values_of
 from otelgpu.model.inputs import Batch, CallsCounted, Input, Tick
 from otelgpu.model.losses import LossReports, Reasons
@@ -53,7 +52,7 @@ from otelgpu.sources.discoveries import beside, choices, discovery_of
 from otelgpu.sources.draining import Draining
 from otelgpu.sources.family_discoveries import FamilyDiscoveries
 from otelgpu.sources.live_settings import LiveSettings as LiveSettings
-from otelgpu.sources.loading import FamilyLoader
+from otelgpu.sources.loading import Beginning, FamilyLoader
 from otelgpu.sources.process_events import EXEC, EXIT, FORK, MAPPING, ProcessEvents, Shares
 from otelgpu.sources.successions import Successions
 from otelgpu.sources.turn import Turn
@@ -73,7 +72,6 @@ REASONS: Final = Reasons(
 _log = logging.getLogger("otelgpu.sources.live")
 
 _PROCESS: Final = "process"
-_PROCESS_RING_BYTES: Final = 1 << 20
 _COUNTERS_EVERY_NS: Final = 1_000_000_000
 
 
@@ -180,28 +178,23 @@ class LiveSource:
         constants = self._scope.constants() | {"hold_on_load": int(self._settings.hold_on_load)}
         for choice in self._choices.values():
             constants |= choice.shared_constants
-        image = read_image(_PROCESS)
         self._images = {name: read_image(name) for name in families}
-        core_types = core_types_of([image, *self._images.values()])
-        self._loaded[_PROCESS] = process = load_family(
-            image, constants=constants, ring_bytes=_PROCESS_RING_BYTES, core_types=core_types
-        )
-        process.set_variable("execs_of_others", int(self._scope.admits is not None))
-        put_cgroups(process, self._scope.cgroups)
-        if self._settings.return_probes is None:
-            self.with_returns = features.return_probes_are_safe(process)
-        constants["entry_only"] = int(not self.with_returns)
         settings = self._settings
-        loader = Loader(
-            process,
-            constants={**constants, **settings.constants},
+        at_once = [n for n in self._choices if settings.begin_with(families[n], families, self._images[n])]
+        beginning = Beginning(
+            choices=self._choices,
+            settings=settings,
+            constants=constants,
             ring_bytes=self._ring_bytes,
-            sessions=settings.sessions and uprobe_links() >= UprobeLinks.SESSION,
-            returns=self.with_returns,
-            core_types=core_types,
-            trace_contexts=shared_trace_contexts(settings.trace_contexts, self.counters),
+            trace_contexts=partial(shared_trace_contexts, settings.trace_contexts, self.counters),
         )
-        self._loader = FamilyLoader(loader, self._choices, all_at_once=settings.hold_on_load)
+        begun = beginning.load(
+            read_image(_PROCESS), [self._images[n] for n in at_once], self._images.values()
+        )
+        self._loaded[_PROCESS], self._loader = begun.process, begun.loader
+        self.with_returns = begun.with_returns
+        begun.process.set_variable("execs_of_others", int(self._scope.admits is not None))
+        put_cgroups(begun.process, self._scope.cgroups)
         self._operations = {n for n, f in families.items() if f.operations is not None}
         functions = {name: functions_of(image) for name, image in self._images.items()}
         self._beside = beside(families, self._choices)
@@ -209,9 +202,8 @@ class LiveSource:
         self._found_mapped = frozenset(chain.from_iterable(each.values() for each in mapped))
         self._call_symbols = frozenset(chain.from_iterable(functions[name] for name in self._operations))
         self._placer = ProbePlacer((), self._finder, with_returns=self.with_returns)
-        at_once = [n for n in self._choices if settings.begin_with(families[n], families, self._images[n])]
-        adopted = [process]
-        for name, found in self._loader.begin([self._images[n] for n in at_once], settings.meanwhile).items():
+        adopted = [begun.process]
+        for name, found in begun.families.items():
             if not isinstance(found, BpfError):
                 adopted.append(found)
             elif self._discoveries[name].required:

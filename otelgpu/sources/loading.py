@@ -6,17 +6,23 @@ need, as hooks. It attaches nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Final
 
+from msgspec import Struct
+
 from otelgpu.kernel.attach import functions_of, hooks_of, is_for
+from otelgpu.kernel.features import ReturnProbeTrial
 from otelgpu.kernel.libbpf import BpfError
-from otelgpu.kernel.loader import Image, LoadedFamily, Loader
+from otelgpu.kernel.loader import Image, LoadedFamily, Loader, core_types_of, load_family
+from otelgpu.kernel.uprobe_links import UprobeLinks, uprobe_links
 from otelgpu.processes.discovery import Choice
 from otelgpu.processes.probes import ProbePlacer
+from otelgpu.sources.live_settings import LiveSettings
 
+_PROCESS_RING_BYTES: Final = 1 << 20
 _NONE: Final[Set[str]] = frozenset()
 
 
@@ -30,9 +36,7 @@ class FamilyLoader:
         """All of a family. Raises :class:`BpfError`."""
         return self._load(image, _NONE)
 
-    def begin(
-        self, images: Sequence[Image], meanwhile: Callable[[], None]
-    ) -> dict[str, LoadedFamily | BpfError]:
+    def begin(self, images: Sequence[Image]) -> dict[str, LoadedFamily | BpfError]:
         """Several families, without what has time; by name, or why not.
 
         Side by side: the verifier takes its time, and start-up is counted in tenths of a second.
@@ -41,7 +45,6 @@ class FamilyLoader:
             loading = {
                 each.family: pool.submit(self._load, each, self._later(each.family)) for each in images
             }
-            meanwhile()
         found: dict[str, LoadedFamily | BpfError] = {}
         for family, done in loading.items():
             error = done.exception()
@@ -76,6 +79,87 @@ class FamilyLoader:
             wanted=choice.programs,
             waits=partial(is_for, libraries=later),
         )
+
+
+class Begun(Struct, frozen=True, kw_only=True):
+    """What a session begins with: the programs that all others need, and by family those or why they are not loaded."""
+
+    process: LoadedFamily
+    loader: FamilyLoader
+    families: Mapping[str, LoadedFamily | BpfError]
+    with_returns: bool
+
+    def close(self) -> None:
+        """Of all of it nothing is used."""
+        for loaded in (self.process, *self.families.values()):
+            if isinstance(loaded, LoadedFamily):
+                loaded.close()
+        self.loader.close()
+
+
+def _close(loading: Future[Begun]) -> None:
+    if loading.exception() is None:
+        loading.result().close()
+
+
+class Beginning(Struct, frozen=True, kw_only=True):
+    """``ring_bytes`` by family; ``constants`` of all programs; ``trace_contexts`` opens what :class:`Loader` takes."""
+
+    choices: Mapping[str, Choice]
+    settings: LiveSettings
+    constants: Mapping[str, int]
+    ring_bytes: Callable[[str], int]
+    trace_contexts: Callable[[], int | None]
+
+    def load(self, process: Image, at_once: Sequence[Image], all_images: Iterable[Image]) -> Begun:
+        """The programs of ``process``, then of these families, while this thread does what else there is to do.
+
+        Raises :class:`BpfError`. It forks before there are threads.
+        """
+        settings = self.settings
+        trial = ReturnProbeTrial() if settings.return_probes is None else None
+        try:
+            with ThreadPoolExecutor(max_workers=1, thread_name_prefix="begin") as pool:
+                begun = pool.submit(self._load, process, at_once, all_images, trial)
+                try:
+                    settings.meanwhile()
+                except BaseException:
+                    begun.add_done_callback(_close)
+                    raise
+            return begun.result()
+        finally:
+            if trial is not None:
+                trial.end()
+
+    def _load(
+        self,
+        image: Image,
+        at_once: Sequence[Image],
+        all_images: Iterable[Image],
+        trial: ReturnProbeTrial | None,
+    ) -> Begun:
+        constants, settings = dict(self.constants), self.settings
+        core_types = core_types_of([image, *all_images])
+        process = load_family(
+            image, constants=constants, ring_bytes=_PROCESS_RING_BYTES, core_types=core_types
+        )
+        try:
+            returns = trial.is_survived(process) if trial is not None else bool(settings.return_probes)
+            loader = Loader(
+                process,
+                constants={**constants, "entry_only": int(not returns), **settings.constants},
+                ring_bytes=self.ring_bytes,
+                sessions=settings.sessions and uprobe_links() >= UprobeLinks.SESSION,
+                returns=returns,
+                core_types=core_types,
+                trace_contexts=self.trace_contexts(),
+            )
+            families = FamilyLoader(loader, self.choices, all_at_once=settings.hold_on_load)
+            found = families.begin(at_once)
+        except BaseException:
+            process.close()
+            raise
+        return Begun(process=process, loader=families, families=found, with_returns=returns)
 
 
 def _complete(loaded: LoadedFamily, placer: ProbePlacer, refused: Callable[[BpfError], None]) -> None:
