@@ -101,10 +101,11 @@ def _percentiles(latencies: Latencies) -> list[str]:
 
 
 def _kernels(summary: Summary) -> Table:
-    title = f"Kernels by launches (top {min(_TOP_KERNELS, len(summary.kernels))} of {len(summary.kernels)})"
+    kernels, host_ns = summary.kernels, summary.kernel_host_ns
+    title = f"Kernels by launches (top {min(_TOP_KERNELS, len(kernels))} of {len(kernels)})"
     table = _table(title, "kernel", "launches", "host time per launch")
-    for name, count in summary.kernels.most_common(_TOP_KERNELS):
-        table.add_row(name, f"{count}", _seconds(summary.kernel_host_ns[name] / count * 1e-9))
+    for name, count in kernels.most_common(_TOP_KERNELS):
+        table.add_row(name, f"{count}", _seconds(host_ns[name] / count * 1e-9))
     return table
 
 

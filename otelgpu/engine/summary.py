@@ -47,6 +47,34 @@ class Latencies(Struct):
         return [float(v) for v in np.percentile(self.values, ranks)]
 
 
+class KernelLaunches(Struct):
+    """Launches and their host time by index of the kernel's name, of which there are few: :meth:`add` looks none up."""
+
+    names: Sequence[str] = ()
+    counts: array[int] = field(default_factory=lambda: array("q"))
+    host_ns: array[int] = field(default_factory=lambda: array("q"))
+
+    def add(
+        self, kernels: npt.NDArray[Any], durations_ns: npt.NDArray[np.uint64], names: Sequence[str]
+    ) -> None:
+        """Some more. ``names``: of all kernels so far, by index; those that were there stay as they are."""
+        self.names = names
+        size = len(names)
+        for column, weights in ((self.counts, None), (self.host_ns, durations_ns)):
+            column.frombytes(bytes((size - len(column)) * column.itemsize))
+            sums = np.frombuffer(column, dtype=np.int64)
+            sums += np.bincount(kernels, weights=weights, minlength=size).astype(np.int64, copy=False)
+
+    def by_name(self, column: Sequence[int]) -> Counter[str]:
+        """A column's sums; several kernels may have one name."""
+        found: Counter[str] = Counter()
+        known = self.names[: len(column)]  # names come after the last launches, too
+        for name, count, value in zip(known, self.counts, column, strict=True):
+            if count:
+                found[name] += value
+        return found
+
+
 class Summary(Struct):
     """Totals since the session began. Times in seconds, sizes in bytes."""
 
@@ -64,8 +92,7 @@ class Summary(Struct):
     output_tokens: int = 0
     calls: Counter[str] = field(default_factory=Counter)  # by API function
     probe_hits: Counter[str] = field(default_factory=Counter)  # by the user's name of the probe
-    kernels: Counter[str] = field(default_factory=Counter)  # launches by short kernel name
-    kernel_host_ns: Counter[str] = field(default_factory=Counter)
+    launches: KernelLaunches = field(default_factory=KernelLaunches)  # by short kernel name
     copies: Counter[str] = field(default_factory=Counter)  # by direction
     copy_bytes: Counter[str] = field(default_factory=Counter)
     waits: int = 0
@@ -86,6 +113,16 @@ class Summary(Struct):
     stepped: int = 0
     steps: int = 0  # of engines
     losses: Counter[tuple[str, str]] = field(default_factory=Counter)  # (family, reason)
+
+    @property
+    def kernels(self) -> Counter[str]:
+        """Launches by short kernel name."""
+        return self.launches.by_name(self.launches.counts)
+
+    @property
+    def kernel_host_ns(self) -> Counter[str]:
+        """Their time on the host."""
+        return self.launches.by_name(self.launches.host_ns)
 
     def add_exchanges(self, exchanges: Sequence[Exchange]) -> None:
         """Finished exchanges."""
@@ -145,7 +182,8 @@ class Summary(Struct):
                 called[vocabulary.call_name(family, api)] += count
             match part.kind:
                 case OperationKind.LAUNCH:
-                    self._add_launches(rows, vocabulary)
+                    kernels = np.ascontiguousarray(rows["name"])
+                    self.launches.add(kernels, rows["duration_ns"], vocabulary.short_kernels)
                 case OperationKind.COPY:
                     self._add_copies(rows)
                 case OperationKind.SYNCHRONIZATION:
@@ -156,17 +194,6 @@ class Summary(Struct):
                     api, status = api_and_status(result)
                     name = vocabulary.result_name(family, api, status)
                     self.errors[f"{vocabulary.call_name(family, api)}: {name}"] += count
-
-    def _add_launches(self, rows: Operations, vocabulary: Vocabulary) -> None:
-        kernels = np.ascontiguousarray(rows["name"])
-        counts = np.bincount(kernels)
-        spent = np.bincount(kernels, weights=rows["duration_ns"])
-        present = np.flatnonzero(counts)
-        reported = zip(present.tolist(), counts[present].tolist(), spent[present].tolist(), strict=True)
-        for kernel, count, host_ns in reported:
-            name = vocabulary.short_kernels[kernel]
-            self.kernels[name] += count
-            self.kernel_host_ns[name] += int(host_ns)
 
     def _add_copies(self, rows: Operations) -> None:
         directions, codes = distinct(rows["direction"])

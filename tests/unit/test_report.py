@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from otelgpu.agent import Outcome
@@ -24,7 +25,8 @@ from tools.loss_reasons import loss_reasons
 @pytest.mark.parametrize("name", ["[unknown]+0x1000", "[/bold]", "k[link=file:/x]y", ":skull:"])
 def test_a_name_with_brackets_is_shown_as_it_is(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     summary = Summary()
-    summary.kernels[name] = summary.calls["cudaLaunchKernel"] = 3
+    summary.launches.add(np.zeros(3, dtype=np.uint32), np.ones(3, dtype=np.uint64), [name])
+    summary.calls["cudaLaunchKernel"] = 3
     summary.errors[f"{name}: cudaErrorInvalidValue"] = 1
     library = f"/srv/{name}/libcudart.so.12"
     observe.print_summary(

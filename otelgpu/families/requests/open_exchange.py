@@ -44,7 +44,7 @@ def path_of(target: bytes) -> tuple[bytes, bool]:
     return target, bool(question_mark)
 
 
-class OpenExchange(Struct, kw_only=True, eq=False):
+class OpenExchange(Struct, eq=False):
     """One request and its response while they go on. Field names are those of ``Exchange``."""
 
     key: int
@@ -95,17 +95,17 @@ class OpenExchange(Struct, kw_only=True, eq=False):
     ) -> OpenExchange:
         """One of which the call moved the first byte."""
         end_ns = call.end_ns
-        return cls(
-            key=key,
-            ordinal=ordinal,
-            tgid=call.tgid,
-            tid=call.tid,
-            cgroup_id=call.cgroup_id,
-            start_ns=start_ns,
-            start_source=start_source,
-            read_ns=0 if start_source is _WRITE else end_ns,
-            taken_ns=end_ns,
-            request_end_ns=end_ns,
+        return cls(  # in the order of its fields, as Exchange is made
+            key,
+            ordinal,
+            call.tgid,
+            call.tid,
+            call.cgroup_id,
+            start_ns,
+            start_source,
+            0 if start_source is _WRITE else end_ns,
+            end_ns,
+            end_ns,
         )
 
     @property

@@ -132,6 +132,17 @@ def test_kernels_of_one_short_name_add_up() -> None:
     assert (summary.kernels, summary.kernel_host_ns) == ({"same": 4}, {"same": 28})
 
 
+def test_kernels_that_are_named_later_are_counted_too() -> None:
+    names = ["unknown", "a"]
+    vocabulary = Vocabulary(families=OPENED, kernels=names, short_kernels=names)
+    summary = Summary()
+    for launched in ([1, 0], [1, 2, 2]):
+        summary.add_operations(parts_of(calls(len(launched), name=launched, duration_ns=5), 0)[1], vocabulary)
+        names.append(f"kernel{len(names)}")
+    assert summary.kernels == {"unknown": 1, "a": 2, "kernel2": 2}
+    assert summary.kernel_host_ns == {"unknown": 5, "a": 10, "kernel2": 10}
+
+
 def test_copies_and_waits() -> None:
     kinds = [OperationKind.COPY, OperationKind.COPY, OperationKind.SYNCHRONIZATION]
     summary = summed(calls(3, kind=kinds, direction=[1, 2, 0], size_bytes=[10, 20, 0], duration_ns=5))

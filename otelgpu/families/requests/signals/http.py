@@ -140,15 +140,19 @@ class _Series(NamedTuple):
 def measurements(exchanges: Sequence[Exchange], routes: Sequence[str]) -> list[Measured]:
     """Rate, errors and duration of requests, by route: servers' first."""
     found: dict[_Series, tuple[list[float], list[int]]] = {}
+    alike: dict[tuple[object, ...], tuple[list[float], list[int]]] = {}  # by what their series is made of
     for row, (e, route) in enumerate(zip(exchanges, routes, strict=True)):
         duration_s = e.known_duration_s
         if duration_s is None or e.rpc is not None or not _is_http(e):
             continue
-        client = is_client(e)
+        client = e.role is CLIENT
         server = e.server if client and e.server.port else None
         known = route if e.path else None
-        series = _Series(client, _method(e), scheme(e), known, e.status_code, e.error_type, server)
-        values, rows = found.setdefault(series, ([], []))
+        made_of = client, e.method, e.tls, known, e.status_code, e.error_type, server
+        if (measured := alike.get(made_of)) is None:
+            series = _Series(client, _method(e), scheme(e), known, e.status_code, e.error_type, server)
+            measured = alike[made_of] = found.setdefault(series, ([], []))
+        values, rows = measured
         values.append(duration_s)
         rows.append(row)
     return [

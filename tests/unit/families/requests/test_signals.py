@@ -159,3 +159,14 @@ def test_no_measurement_is_labelled_with_what_a_client_can_vary_at_will() -> Non
     )
     text = repr([reported.labels for reported in measurements([wild], [template(wild.path)])])
     assert not any(word in text for word in ("/x/1", "wild", "9.9.9.9"))
+
+
+def test_requests_of_unknown_methods_are_measured_as_one_series_in_their_order() -> None:
+    given = [
+        exchange(method=method, end_ns=end_ns) for method, end_ns in (("BREW", 3), ("GET", 4), ("WHEN", 5))
+    ]
+    found = measurements(given, [template(each.path) for each in given])
+    assert [(each.labels["http.request.method"], list(each.rows)) for each in found] == [
+        ("_OTHER", [0, 2]),
+        ("GET", [1]),
+    ]
