@@ -43,20 +43,19 @@ def properties(of: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Map
 
 def values() -> str:
     """A row for each value, and for each group of them."""
-    rows = []
+    rows, given = [], defaults()
     for path, each in properties(schema()):
         if path == "global":
             continue
-        default = "" if "properties" in each else code(_default(path))
+        default = "" if "properties" in each else code(_value(given, path))
         rows.append((code(path), _type(each), default, each["description"]))
     return table(("Value", "Type", "Default", "Meaning"), rows)
 
 
-def _default(path: str) -> str:
-    found: Any = defaults()
+def _value(of: Any, path: str) -> str:
     for name in path.split("."):
-        found = found[name]
-    return json.dumps(found, ensure_ascii=False)
+        of = of[name]
+    return json.dumps(of, ensure_ascii=False)
 
 
 def _type(of: Mapping[str, Any]) -> str:

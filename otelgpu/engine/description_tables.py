@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from importlib import import_module
 from typing import Final, NamedTuple
 
@@ -72,9 +73,10 @@ class Owned(NamedTuple):
     descriptions: Descriptions
 
 
-def described() -> list[Owned]:
+@cache
+def described() -> Sequence[Owned]:
     """All that there are, in alphabetical order of their folders."""
-    return [found for root in ROOTS for found in _in(root)]
+    return tuple(found for root in ROOTS for found in _in(root))
 
 
 def _in(package: str) -> Iterator[Owned]:
