@@ -85,7 +85,8 @@ def test_numbers_of_another_pid_namespace_are_translated(open_source: Callable[.
     heads = np.concatenate([item.heads for item in inputs if isinstance(item, Batch)])
     assert seen.tgid > 1 and set(heads["tgid"].tolist()) == {seen.tgid}
     tids = set(heads["tid"].tolist())
-    assert len(tids) == 3 and min(tids) == seen.tgid  # not 1, 2 and 3, as they call themselves
+    # Not as they call themselves. The first is not always the least: who sets ns_last_pid has numbers given anew.
+    assert len(tids) == 3 and seen.tgid in tids and not tids & {0, 1, 2, 3}
 
 
 def test_a_tick_comes_after_all_that_ended_before_it(open_source: Callable[..., InjectedSource]) -> None:
