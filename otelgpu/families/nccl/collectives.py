@@ -252,8 +252,9 @@ class CollectiveSession:
         ways = [function.way for function in self._functions]
         words = np.array([function.word for function in self._functions], dtype=np.uint64)
         numbers = self._collectives.number(rows, functions, captured, ways)
+        lone = (rows["kind"] == OperationKind.POINT_TO_POINT) & (rows["handle"] == 0)  # as its library has it
         for source in (Numbered.NONE, Numbered.CAPTURED, Numbered.FAILED):
-            if count := int(np.count_nonzero(numbers.source == source)):
+            if count := int(np.count_nonzero((numbers.source == source) & ~lone)):
                 self._counters[f"collectives_{_ALONE[source]}"] += count
         called = np.array(ways, dtype=np.int64)[functions], words[functions]
         found = found_of(rows, numbers, functions, called, owners, seed=self._seed, now_ns=now_ns)

@@ -198,6 +198,17 @@ def test_calls_in_a_capture_are_reported_alone() -> None:
     assert agent.session.counters == {"collectives_captured": 1}
 
 
+def test_a_send_that_its_library_numbers_with_nobody_is_no_loss() -> None:
+    """MPI's have no group here: what receives them depends on tags."""
+    agent, rank = Agent(), Rank(0, 1)
+    agent.session.learn([rank.seen()])
+    rank.call("ncclSend", handle=0, communicator_hash=0, sequence_source=SequenceSource.UNKNOWN)
+    rank.call("ncclSend", handle=0xDEAD, communicator_hash=0, sequence_source=SequenceSource.UNKNOWN)
+    agent.feed([rank])
+    assert len(agent.report(SECOND, final=True)) == 2
+    assert agent.session.counters == {"collectives_unnumbered": 1}
+
+
 def test_a_capture_may_last_over_ticks_and_is_also_its_streams() -> None:
     rank, other = Rank(0), Rank(1, tgid=100, tid=77)
     agent = agent_with([rank, other])
