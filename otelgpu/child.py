@@ -67,6 +67,8 @@ class Child:
 
     def signal(self, number: int) -> None:
         """Pass a signal on; nothing happens when it has ended."""
+        if self.pidfd < 0:
+            return
         try:
             signal.pidfd_send_signal(self.pidfd, number)
         except ProcessLookupError:
@@ -77,7 +79,8 @@ class Child:
     def wait(self) -> int:
         """The exit code as a shell gives it: 128 + n when signal n ended it."""
         code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        os.close(self.pidfd)
+        ended, self.pidfd = self.pidfd, -1  # first: a signal handler may pass one on at any time
+        os.close(ended)
         return code if code >= 0 else 128 - code
 
 
