@@ -32,9 +32,9 @@ from otelgpu.cli.reload import LIVE
 from otelgpu.engine import description_tables, names
 from otelgpu.engine.description_tables import EXAMPLE, TEXT, MetricTable, Page, Table
 from otelgpu.engine.exchange_signals import ExchangeSignals
+from otelgpu.engine.prometheus_names import metric_name
 from otelgpu.export import events as sdk_events
 from otelgpu.export import registry as exporters
-from otelgpu.export.prometheus import metric_name
 from otelgpu.kernel.privileges.capabilities import NEEDS, Capability, Need
 from otelgpu.model.exchange import UNKNOWN_ENDPOINT, Exchange, Role
 from otelgpu.render.format import FORMATS

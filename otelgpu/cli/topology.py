@@ -102,7 +102,7 @@ def topology(
     """Nodes, GPUs, NICs, queue pairs, communicators and services, and what is wrong with which. Needs no root.
 
     INPUT: files, folders and globs of OTLP/JSON lines of any number of hosts, or tables as diagnose ranks takes them;
-    or clickhouse://USER@HOST/DATABASE; or of a Collector that runs http[s]://HOST:PORT/metrics, for calls of services.
+    or clickhouse://USER@HOST/DATABASE; or of a Collector that runs http[s]://HOST:PORT/metrics, for what runs now.
     Without one it shows this host, by sysfs and NVML; with --observe also queue pairs, communicators and calls.
 
     Marked is what is faulty (Xids, errors of ports, failed queue pairs), missing (GPUs, ranks) and slow (verdicts of

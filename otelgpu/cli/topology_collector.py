@@ -1,6 +1,6 @@
-"""A live Collector as an input of ``otelgpu topology``: the service graph at its Prometheus exporter, asked each look.
+"""A live Collector as an input of ``otelgpu topology``: what its Prometheus exporter shows, asked each look.
 
-What it says is what it has counted since it began: no time range, and no hosts.
+Of calls that is what it has counted since it began, of nodes and devices the newest points: there is no time range.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from urllib.parse import urlsplit
 from otelgpu.cli.collector_access import Access, token_hint
 from otelgpu.cli.plain_http import Answer, answer_to
 from otelgpu.errors import OtelgpuError
-from otelgpu.otlp_json.reader import Skips
+from otelgpu.otlp_json.reader import Reader, Skips
 from otelgpu.topology import exposition
-from otelgpu.topology.services import Services
+from otelgpu.topology.exposed_devices import exposed_devices
+from otelgpu.topology.gathering import Facts, Gathering
 
 CLEAR, SECURE = "http://", "https://"
 SECONDS: Final = 10.0
@@ -29,6 +30,9 @@ _LONGEST_URL: Final = 2048
 _URL: Final = re.compile(rf"[\x21-\x7e]{{1,{_LONGEST_URL}}}")
 _FORM: Final = "write http://HOST:PORT/metrics or https://…, as the Collector's exporter prometheus serves it"
 _NEEDS: Final = "collector-config/gateway.yaml with backends/prometheus-scrape.yaml makes and serves them"
+_NEEDS_HOSTS: Final = (
+    "RESOURCE_LABELS=true in the Collector's environment has backends/prometheus-scrape.yaml add them"
+)
 
 
 def is_live(given: str) -> bool:
@@ -41,10 +45,10 @@ def is_secure(given: str) -> bool:
     return given.startswith(SECURE)
 
 
-def read_service_graphs(
-    urls: Iterable[str], services: Services, skips: Skips, limits: list[str], access: Access
+def read_collectors(
+    urls: Iterable[str], facts: Facts, skips: Skips, limits: list[str], access: Access
 ) -> None:
-    """What each has counted. Raises :class:`OtelgpuError` for one that does not answer, or with something else."""
+    """What each shows. Raises :class:`OtelgpuError` for one that does not answer, or with something else."""
     for url in urls:
         answer = _answer(url, access)
         if answer.status != HTTPStatus.OK:
@@ -55,12 +59,20 @@ def read_service_graphs(
         if answer.is_cut:
             limits.append(f"{url}: its answer is cut at {len(text)} bytes, of calls not all are there")
             text = text[: text.rfind(b"\n") + 1]  # the last line may lack digits
+        now_ns = time.time_ns()
         try:
-            found = exposition.take(text, services, skips, url, time.time_ns())
+            found = exposition.take(text, facts.services, skips, url, now_ns)
         except exposition.NoMetrics as error:
             raise OtelgpuError(f"{url} answers with something else than Prometheus' text", _FORM) from error
-        if not found:
-            limits.append(f"{url} has no metrics of a service graph yet: {_NEEDS}")
+        exposed = exposed_devices(text, skips, url, now_ns, facts.owners.rack_attribute)
+        Gathering(facts).take(Reader(url, skips), exposed.lines)
+        facts.beyond += exposed.beyond
+        if exposed.ownerless:
+            limits.append(
+                f"{url} has {exposed.ownerless} series of devices that name no host: {_NEEDS_HOSTS}"
+            )
+        if not found and not exposed.lines:
+            limits.append(f"{url} has no metrics of a service graph or of devices yet: {_NEEDS}")
 
 
 def _answer(url: str, access: Access) -> Answer:

@@ -16,7 +16,7 @@ from otelgpu.cli.guidance import Guidance
 from otelgpu.cli.observe import observe_everything
 from otelgpu.cli.options import configure
 from otelgpu.cli.rank_reports import reports_of_jobs
-from otelgpu.cli.topology_collector import is_live, read_service_graphs
+from otelgpu.cli.topology_collector import is_live, read_collectors
 from otelgpu.diagnose.ranks.sentences import sentence
 from otelgpu.diagnose.ranks.verdicts import INCONCLUSIVE, SLOW_HOST, RankVerdict
 from otelgpu.errors import OtelgpuError
@@ -76,7 +76,7 @@ def read(inputs: Sequence[str], span: Range, access: Access | None = None) -> To
     else:
         _read_lines(stored, facts, skips)
     marks = list(_verdicts(stored, span, facts, limits)) if stored else []
-    read_service_graphs(filter(is_live, inputs), facts.services, skips, limits, access or Access())
+    read_collectors(filter(is_live, inputs), facts, skips, limits, access or Access())
     if not facts.owners.nodes and not facts.services.calls():
         raise NoHost(
             "; ".join(["the input names no host", *limits]),

@@ -8,11 +8,11 @@ no letter or digit becomes ``_``; the unit and, for counters, ``_total`` end the
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from otelgpu.engine.metric import Instrument
+from otelgpu.engine.prometheus_names import label_name, metric_name
 
 if TYPE_CHECKING:
     from opentelemetry.proto.common.v1.common_pb2 import KeyValue
@@ -20,19 +20,8 @@ if TYPE_CHECKING:
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
-_UNITS: Final = {
-    "s": "seconds",
-    "By": "bytes",
-    "Cel": "celsius",
-    "W": "watts",
-    "J": "joules",
-    "g": "grams",
-    "Hz": "hertz",
-    "By/s": "bytes_per_second",
-}
 _TYPES: Final = {Instrument.COUNTER: "counter", Instrument.HISTOGRAM: "histogram"}
 """What has none here is a gauge."""
-_NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_]+")
 _LABEL_ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 _HELP_ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n"})
 
@@ -51,17 +40,6 @@ def exposition(data: MetricsData) -> bytes:
             for metric in scope.metrics:
                 lines += _metric(metric)
     return "".join(f"{line}\n" for line in lines).encode()
-
-
-def metric_name(name: str, unit: str, instrument: Instrument) -> str:
-    """What Prometheus calls a metric, here and where it receives OTLP: of the unit 1, gauges alone are ratios."""
-    found = re.sub("_{2,}", "_", _NOT_IN_NAMES.sub("_", name))
-    suffix = "" if unit.startswith("{") else _UNITS.get(unit, _NOT_IN_NAMES.sub("_", unit).strip("_"))
-    if unit == "1":
-        suffix = "ratio" if instrument is Instrument.GAUGE else ""
-    if suffix and not found.endswith(f"_{suffix}"):
-        found += f"_{suffix}"
-    return f"{found.removesuffix('_total')}_total" if instrument is Instrument.COUNTER else found
 
 
 def _metric(metric: Metric) -> Iterator[str]:
@@ -98,15 +76,10 @@ def _labels(attributes: Iterable[KeyValue], more: Iterable[tuple[str, str]] = ()
     """Attributes whose keys become one label are reported together, in the order of the keys."""
     found: dict[str, list[str]] = {}
     for attribute in sorted(attributes, key=lambda each: each.key):
-        found.setdefault(_label_name(attribute.key), []).append(_text(attribute.value))
+        found.setdefault(label_name(attribute.key), []).append(_text(attribute.value))
     pairs = [(key, ";".join(values)) for key, values in found.items()] + list(more)
     text = ",".join(f'{key}="{value.translate(_LABEL_ESCAPES)}"' for key, value in pairs)
     return f"{{{text}}}" if text else ""
-
-
-def _label_name(key: str) -> str:
-    name = re.sub("_{2,}", "_", _NOT_IN_NAMES.sub("_", key))
-    return f"key_{name}" if name[:1].isdigit() else name
 
 
 def _text(value: Any) -> str:

@@ -51,7 +51,7 @@ def take(text: bytes, services: Services, skips: Skips, source: str, at_ns: int)
                 services.beyond += 1
                 continue
             try:
-                labels, value = _sample(sample[2].decode())
+                labels, value = labels_and_value(sample[2].decode())
                 services.take_sample(wanted[sample[1]], labels, value, at_ns=at_ns, source=source)
             except ValueError as error:
                 line, at = line + text.count(b"\n", at, sample.start()), sample.start()
@@ -59,7 +59,7 @@ def take(text: bytes, services: Services, skips: Skips, source: str, at_ns: int)
     return found
 
 
-def _sample(text: str) -> tuple[dict[str, str], float]:
+def labels_and_value(text: str) -> tuple[dict[str, str], float]:
     """Labels and the value of a line after its name: ``{client="a",server="b"} 7``. Raises ValueError."""
     labels: dict[str, str] = {}
     if not text.startswith("{"):

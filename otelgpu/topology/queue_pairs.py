@@ -20,7 +20,7 @@ from otelgpu.topology.owners import Owner, shown, whole
 
 MOST: Final = 1 << 20
 _BOTH: Final = 2
-_DOWN: Final = ("error", "send_queue_error")
+BROKEN_STATES: Final = ("error", "send_queue_error")
 
 
 class End(Struct):
@@ -48,7 +48,7 @@ class End(Struct):
     @property
     def is_broken(self) -> bool:
         """Whether it reported an error, or is in the state for that."""
-        return bool(self.error) or self.state in _DOWN
+        return bool(self.error) or self.state in BROKEN_STATES
 
 
 class QueuePairs(Struct):
@@ -120,33 +120,41 @@ class QueuePairs(Struct):
         return place
 
 
+_Index = dict[tuple[int, int, str, bool], list[int]]
+"""Number, peer's number, GID, whether that is its own → places. Numbers alone are the same on all nodes."""
+
+
 def match(ends: Sequence[End]) -> None:
     """Set ``peer`` of all ends; −1: the other end is not among them, or several could be."""
     by_trace: dict[str, list[int]] = defaultdict(list)
-    by_numbers: dict[tuple[int, int], list[int]] = defaultdict(list)
+    by_gid: _Index = defaultdict(list)
     for place, end in enumerate(ends):
         end.peer = -1
         if end.trace:
             by_trace[end.trace].append(place)
         if end.peer_number:
-            by_numbers[end.number, end.peer_number].append(place)
+            for gid, is_own in ((end.gid, True), (end.peer_gid, False)):
+                if gid:
+                    by_gid[end.number, end.peer_number, gid, is_own].append(place)
     for places in by_trace.values():
         if len(places) == _BOTH:
             one, other = places
             ends[one].peer, ends[other].peer = other, one
     for place, end in enumerate(ends):
         if end.peer < 0 and end.peer_number:
-            found = _other(ends, place, by_numbers)
-            if found >= 0 and _other(ends, found, by_numbers) == place:
+            found = _other(ends, place, by_gid)
+            if found >= 0 and _other(ends, found, by_gid) == place:
                 end.peer, ends[found].peer = found, place
 
 
-def _other(ends: Sequence[End], place: int, by_numbers: Mapping[tuple[int, int], Sequence[int]]) -> int:
+def _other(ends: Sequence[End], place: int, by_gid: _Index) -> int:
     """The only end that fits; where a number was used again, the one that was there at the same time. −1: none."""
     end = ends[place]
+    named = by_gid.get((end.peer_number, end.number, end.peer_gid, True), ())
+    naming = by_gid.get((end.peer_number, end.number, end.gid, False), ())
     fit = [
         other
-        for other in by_numbers.get((end.peer_number, end.number), ())
+        for other in dict.fromkeys((*named, *naming))
         if other != place and ends[other].peer < 0 and _fit(end, ends[other])
     ]
     if len(fit) > 1:

@@ -15,6 +15,11 @@ from typing import Any
 
 START = 1_790_000_000_000_000_000
 SECOND = 1_000_000_000
+UNITS = {
+    "hw.network.bandwidth.limit": "By/s",
+    "otelgpu.gpu.nvlink.links": "{link}",
+    "otelgpu.gpu.process.memory.usage": "By",
+}
 Attributes = Mapping[str, Any]
 
 
@@ -240,7 +245,11 @@ def metrics_line(
             }
             some.append(point | number)
         metrics = [
-            {"name": name, "sum": {"aggregationTemporality": 2, "dataPoints": some}}
+            {
+                "name": name,
+                "unit": UNITS.get(name, "1"),
+                "sum": {"aggregationTemporality": 2, "dataPoints": some},
+            }
             for name, some in by_name.items()
         ]
         of.append({"scope": {"name": scope}, "metrics": metrics})

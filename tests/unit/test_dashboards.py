@@ -12,7 +12,7 @@ import yaml
 
 from otelgpu.engine import description_tables
 from otelgpu.engine.metric import Instrument
-from otelgpu.export.prometheus import metric_name
+from otelgpu.engine.prometheus_names import metric_name
 from tools.dashboards import DASHBOARDS
 from tools.dashboards.grafana import Panel, Query
 from tools.signal_tables import all_measures

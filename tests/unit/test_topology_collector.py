@@ -130,7 +130,7 @@ def test_a_page_without_nodes_has_the_services(serve: Begin, tmp_path: Path) -> 
         (answer(b"", "404 Not Found"), "answers 404"),
         (answer(b"<!DOCTYPE html>"), "answers with something else than Prometheus' text"),
         (answer(b"# TYPE up gauge\nup 1\n"), "the input names no host; http"),
-        (answer(b""), "has no metrics of a service graph yet: collector-config/gateway.yaml"),
+        (answer(b""), "has no metrics of a service graph or of devices yet: collector-config/gateway.yaml"),
     ],
 )
 def test_what_it_says_in_place_of_calls_is_the_problem(serve: Begin, said: bytes, words: str) -> None:

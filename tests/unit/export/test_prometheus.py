@@ -12,7 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from otelgpu.engine.metric import Instrument, Metric
 from otelgpu.engine.metrics import Metrics
-from otelgpu.export.prometheus import exposition, metric_name
+from otelgpu.engine.prometheus_names import metric_name
+from otelgpu.export.prometheus import exposition
 from otelgpu.model.resource import resource
 
 OWN = resource({"service.name": "otelgpu", "process.pid": 7})
