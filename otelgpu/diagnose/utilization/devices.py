@@ -66,7 +66,10 @@ class DeviceUse(Struct, frozen=True, kw_only=True):
 
 
 def device_uses(inputs: Iterable[DeviceInput]) -> list[DeviceUse]:
-    """One for each GPU, and in place of one that is divided (MIG) one for each of its parts, where those are known."""
+    """One for each GPU, and in place of one that is divided (MIG) one for each of its parts, where those are known.
+
+    A process that the driver puts on none of the parts is on the GPU, which is then there too.
+    """
     seen: dict[str, DeviceSeen] = {}
     readings: dict[str, list[DeviceReadings]] = defaultdict(list)
     for item in inputs:
@@ -76,7 +79,8 @@ def device_uses(inputs: Iterable[DeviceInput]) -> list[DeviceUse]:
             readings[item.uuid].append(item)
     gpu_of = {device.uuid: seen.get(device.parent) or device for device in seen.values()}
     divided = {device.parent for device in seen.values()}
-    whole = [device for device in seen.values() if device.uuid not in divided]
+    used = {process.device for each in readings.values() for reading in each for process in reading.processes}
+    whole = [device for device in seen.values() if device.uuid not in divided - used]
     whole.sort(key=lambda device: (gpu_of[device.uuid].index, device.uuid))
     return [_use(device, readings[device.uuid], readings[gpu_of[device.uuid].uuid]) for device in whole]
 

@@ -25,6 +25,7 @@ NO_CONFIGURATION: Final = (
     "FLOPs unknown: give --model-config or --ask-server, or --flops for those of calls of cuBLAS"
 )
 _NO_PRODUCTS: Final = "no call of cuBLAS or cuBLASLt was seen whose shapes are known"
+_FEW: Final = "too few readings"
 _OF_PARTS: Final = "the driver tells it of whole GPUs, not of a part of one (MIG)"
 _NO_GPM: Final = (
     "not read: NVML's GPM is on Hopper and newer, and is not there on this device, or too few readings"
@@ -152,32 +153,22 @@ def _of_products(
     return [Figure(name="mfu", value=share, unit="1", text=text), found]
 
 
-def _lacking(text: str, device: DeviceUse) -> str:
-    if device.is_part and "NVML" in text:
-        return _OF_PARTS
-    return _NO_GPM if "GPM" in text else "too few readings"
-
-
 def _of_devices(devices: Sequence[DeviceUse], peak: Peak | None) -> list[Figure]:
     if not devices:
         return [Figure(name="gpu_utilization", value=None, unit="1", text="no GPU could be read (NVML)")]
     first = devices[0]
+    untold = _OF_PARTS if first.is_part else _FEW
     rows = [
-        ("gpu_utilization", first.utilization, "share of the time in which any kernel ran (NVML)"),
-        ("memory_used", _share(first), "share of the device's memory, at most"),
-        ("sm_utilization", first.sm, "share of multiprocessors at work (GPM)"),
-        ("sm_occupancy", first.occupancy, "warps of those that multiprocessors can hold (GPM)"),
-        ("tensor_utilization", first.tensor, "share of time of the tensor cores (GPM)"),
-        ("dram_utilization", first.dram, "share of the memory's bandwidth (GPM)"),
+        ("gpu_utilization", first.utilization, "share of the time in which any kernel ran (NVML)", untold),
+        ("memory_used", _share(first), "share of the device's memory, at most", _FEW),
+        ("sm_utilization", first.sm, "share of multiprocessors at work (GPM)", _NO_GPM),
+        ("sm_occupancy", first.occupancy, "warps of those that multiprocessors can hold (GPM)", _NO_GPM),
+        ("tensor_utilization", first.tensor, "share of time of the tensor cores (GPM)", _NO_GPM),
+        ("dram_utilization", first.dram, "share of the memory's bandwidth (GPM)", _NO_GPM),
     ]
     found = [
-        Figure(
-            name=name,
-            value=value,
-            unit="1",
-            text=text if value is not None else _lacking(text, first),
-        )
-        for name, value, text in rows
+        Figure(name=name, value=value, unit="1", text=lacking if value is None else text)
+        for name, value, text, lacking in rows
     ]
     for name, value, most in (
         ("pcie_utilization", first.pcie_bytes_per_s, peak.pcie_gb_per_s if peak else None),

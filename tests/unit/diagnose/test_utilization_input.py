@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from otelgpu.cli import job_watch
 from otelgpu.cli.job_watch import JobWatch, read_process
@@ -335,6 +336,12 @@ def test_of_a_divided_gpu_each_part_is_a_device_with_its_own_processes() -> None
     said = {each.name: each.text for each in _of_devices(uses[2:], None)}
     assert said["gpu_utilization"] == "the driver tells it of whole GPUs, not of a part of one (MIG)"
     assert said["dram_utilization"].startswith("not read: NVML's GPM")
+    placed = structs.replace(
+        readings[0], processes=(ProcessReading(tgid=9, device="GPU-1", memory_bytes=100),)
+    )
+    uses = device_uses([gpu, *parts, placed])
+    assert [each.uuid for each in uses] == ["GPU-1", "MIG-0", "MIG-1"]
+    assert [[process.pid for process in each.processes] for each in uses] == [[9], [], []]
     (alone,) = device_uses([gpu])  # nothing is known of its parts
     assert (alone.uuid, alone.is_part) == ("GPU-1", False)
 
