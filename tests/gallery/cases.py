@@ -14,7 +14,7 @@ class Case(Struct, frozen=True, kw_only=True):
     ``cause``: "" of a healthy one. ``says``: what the sentence has to have; ``also``: a cause that has to be named
     too. ``quota``: CPUs of its control group, ``read_mb_per_s``: what that may read of a disk. ``device``: its calls of
     CUDA are recorded; ``native``: the file of a program that is no Python. ``live``: it is run in tests, not only
-    looked at as it was recorded.
+    looked at as it was recorded. ``torch``: it needs PyTorch.
     """
 
     cause: str
@@ -25,6 +25,7 @@ class Case(Struct, frozen=True, kw_only=True):
     native: str = ""
     read_mb_per_s: int = 0
     live: bool = False
+    torch: bool = False
 
 
 CASES: Final[Mapping[str, Case]] = {
@@ -97,4 +98,10 @@ CASES: Final[Mapping[str, Case]] = {
     "shell": Case(cause="subprocess", says=("shell", "every 6th of")),
     "fresh_memory": Case(cause="page_faults", says=("fresh_memory",)),
     "made_ahead": Case(cause=""),
+    # Real PyTorch.
+    "torch_loader": Case(cause="file_read", says=("sample-*.bin", "__getitem__"), torch=True),
+    "torch_checkpoint": Case(
+        cause="file_write", says=("checkpoint.pt", "torch_checkpoint", "every 6th of 48 steps"), torch=True
+    ),
+    "torch_healthy": Case(cause="", torch=True),
 }

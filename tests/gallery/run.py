@@ -2,7 +2,8 @@
 
 ``python -m tests.gallery.run [NAME…]``. Each is started under the command, or, with a quota, in a control group of its
 own; both go before what else the machine does, as on one that does nothing else. ``--recordings FOLDER`` keeps what was
-recorded (:mod:`tests.gallery.recordings`), for :mod:`tests.gallery.results`.
+recorded (:mod:`tests.gallery.recordings`), for :mod:`tests.gallery.results`. Programs with PyTorch are run by the
+interpreter that the variable ``TORCH_PYTHON`` names.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from tests.rig import ROOT
 from tests.rig.priority import FIRST
 
 _CGROUPS: Final = Path("/sys/fs/cgroup")
+_TORCH_PYTHON: Final = "TORCH_PYTHON"
+"""Variable of the environment with the interpreter that has PyTorch, where it is not this one."""
 
 
 def diagnose(name: str, case: Case, recording: Path | None = None) -> Said:
@@ -39,7 +42,8 @@ def diagnose(name: str, case: Case, recording: Path | None = None) -> Said:
         command = ["-m", "tests.gallery.recordings", str(recording)]
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as folder, control_group(case, folder) as prefix, ExitStack() as stack:
-        program = [sys.executable, "-m", "tests.gallery.programs", name, folder]
+        python = os.environ.get(_TORCH_PYTHON, sys.executable) if case.torch else sys.executable
+        program = [python, "-m", "tests.gallery.programs", name, folder]
         if case.native:
             program = ["sh", "-c", 'exec "$@" > /dev/null', "sh", compiled(case.native, folder), name, folder]
         program = [*prefix, *program]

@@ -14,6 +14,7 @@ from tests.gallery.programs import (
     low_use,
     pairs,
     products,
+    pytorch,
     stalls,
     storage,
     well_used,
@@ -33,6 +34,7 @@ if __name__ == "__main__":
         low_use,
         well_used,
         products,
+        pytorch,
     )
     defined = (vars(module).get(name) for module in modules)
     (program,) = {each for each in defined if each is not None and each.__module__.startswith(__package__)}
