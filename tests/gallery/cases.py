@@ -99,7 +99,7 @@ CASES: Final[Mapping[str, Case]] = {
     "fresh_memory": Case(cause="page_faults", says=("fresh_memory",)),
     "made_ahead": Case(cause=""),
     # Real PyTorch.
-    "torch_loader": Case(cause="file_read", says=("sample-*.bin", "__getitem__"), torch=True),
+    "torch_loader": Case(cause="file_read", says=("33.6 MB of sample-*.bin", "__getitem__"), torch=True),
     "torch_checkpoint": Case(
         cause="file_write", says=("checkpoint.pt", "torch_checkpoint", "every 6th of 48 steps"), torch=True
     ),

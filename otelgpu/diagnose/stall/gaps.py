@@ -286,6 +286,15 @@ def bursts(group: Sequence[Activity]) -> list[list[Activity]]:
     return out
 
 
+def _by_step(group: Sequence[Activity], rhythm: Rhythm) -> list[list[Activity]]:
+    """Of each step that has some: what a steady one costs is told by the step, and so is what it moves."""
+    places = np.searchsorted(rhythm.begins_ns, [each.begin_ns for each in group], side="right")
+    out: dict[int, list[Activity]] = defaultdict(list)
+    for each, place in zip(group, places.tolist(), strict=True):
+        out[place].append(each)
+    return [out[place] for place in sorted(out)]
+
+
 def _steady(group: Sequence[Activity], rhythm: Rhythm | None, total: int) -> Finding | None:
     cause = cause_of_group(group)
     least, cost = CAUSES[cause].steady, _spent(group)
@@ -295,7 +304,7 @@ def _steady(group: Sequence[Activity], rhythm: Rhythm | None, total: int) -> Fin
         total = min(total, rhythm.usual_ns * steps)
     if least is None or cost < least * total:
         return None
-    stalls = bursts(group)
+    stalls = bursts(group) if rhythm is None else _by_step(group, rhythm)
     if len(stalls) < ALONE_TIMES:
         return None
     each = time_in_steps(group, rhythm) if rhythm is not None else np.array(list(map(_spent, stalls)))

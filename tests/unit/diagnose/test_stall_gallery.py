@@ -57,3 +57,8 @@ def test_documents_are_as_their_schema_says(reports: dict[str, StallReport]) -> 
     for wrong in ({"verdicts": []}, {**document(reports["gil"]), "table": [{"cause": 7}]}):
         with pytest.raises(jsonschema.ValidationError):
             VALID.validate(wrong)
+
+
+def test_what_every_step_has_alike_is_told_by_the_step(reports: dict[str, StallReport]) -> None:
+    """Eight files of 4.2 MB in each."""
+    assert "reads 33.6 MB of sample-*.bin" in said_of(reports["torch_loader"]).sentence
