@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import Final
 
 import numpy as np
@@ -194,11 +194,12 @@ class Handoffs:
         for tid in [tid for tid, (_, last_ns) in self._known.items() if last_ns < time_ns]:
             del self._known[tid]
 
-    def forget_process(self, tgid: int) -> None:
-        """A process ended."""
-        self._given.forget_process(tgid)
-        self._returns.forget_process(tgid)
-        for tid in [tid for tid, (owner, _) in self._known.items() if owner == tgid]:
+    def forget_processes(self, tgids: Set[int]) -> None:
+        """They ended."""
+        for tgid in tgids:
+            self._given.forget_process(tgid)
+            self._returns.forget_process(tgid)
+        for tid in [tid for tid, (owner, _) in self._known.items() if owner in tgids]:
             del self._known[tid]
             exchange = self._working.pop(tid, 0)
             if exchange and tid in self._workers.get(exchange, {}):

@@ -373,9 +373,9 @@ class Attribution:
             self.timeline.forget_process(tgid)
             if self._tasks is not None:
                 self._tasks.forget_process(tgid)
-            if self._handoffs is not None:
-                self._handoffs.forget_process(tgid)
             self.multiplexed.forget_process(tgid)
+        if self._handoffs is not None and self._leaving:
+            self._handoffs.forget_processes(set(self._leaving))
         self._leaving, self._ended = self._ended, []
         if self.multiplexed.is_used:
             self.multiplexed.forget_before(time_ns)

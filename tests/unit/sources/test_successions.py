@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -133,6 +134,19 @@ def test_of_lost_events_the_next_owner_is_looked_at_after_the_end(
     ended.wait()
     assert successions.is_over(ended.pid, 9)
     assert successions.take_unseen() == []
+
+
+def test_thousands_of_numbers_that_were_given_again_are_found_in_one_search(successions: Successions) -> None:
+    """Of an agent that is starved; else each round takes longer than the last, and more numbers wait for it."""
+    numbers = range(2, 20_000, 5)
+    for tgid in numbers:
+        successions.end(tgid, 10 * tgid)
+        assert successions.must_wait(FORK, tgid, 10 * tgid + 5)
+    rows = [(tgid, 10 * tgid + at) for tgid in range(1, 20_001, 40) for at in (4, 5)]
+    began_s = time.thread_time()
+    found = times(successions.collected([batch(*rows)] * 400))
+    assert time.thread_time() - began_s < 2, "a look at each number for each batch takes ten"
+    assert found == [at for tgid, at in rows if tgid not in numbers or at % 10 == 4] * 400
 
 
 # -- orders ------------------------------------------------------------------------------------------

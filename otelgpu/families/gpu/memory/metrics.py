@@ -6,8 +6,9 @@ In: :class:`~otelgpu.families.gpu.memory.ledger.MemoryLedger` at an export. Out:
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Final
 
 from otelgpu.engine.memory_names import LEAK_WINDOWS, OTHER, SITE, SITES_REPORTED, MemoryNames
@@ -41,7 +42,9 @@ class MemoryMetrics:
         self._resource_of = resource_of
         self._site_name = site_name
         self._owners: dict[int, Resource] = {}  # of the processes as they were reported last
-        self._ended: list[tuple[ProcessMemory, Resource]] = []  # not reported yet, with what they were
+        self._ended: defaultdict[int, list[tuple[ProcessMemory, Resource]]] = defaultdict(
+            list
+        )  # by tgid those not reported yet, with what they were
         self._sites: dict[tuple[int, str], set[str]] = {}  # tgid, metric → sites that have a series
         self._sums: Counter[tuple[int, str, int, int]] = (
             Counter()
@@ -52,19 +55,19 @@ class MemoryMetrics:
         for process in self._ledger.take_ended():
             # A process that began another program ended as the one it was: its resource is the old one.
             owner = self._owners.pop(process.tgid, None) or self._resource_of(process.tgid)
-            self._ended.append((process, owner))
+            self._ended[process.tgid].append((process, owner))
 
     def forget(self, tgid: int) -> None:
         """Nothing more is reported of a process, nor of what came of it after its end."""
         self._ledger.forget(tgid)
         self._owners.pop(tgid, None)
-        if not any(process.tgid == tgid for process, _ in self._ended):
+        if tgid not in self._ended:
             self._forget(tgid)
 
     def publish(self, metrics: Metrics) -> None:
         """Report how things stand: before each export, after the ledger was settled."""
         self.see_ended()
-        for process, owner in self._ended:
+        for process, owner in chain.from_iterable(self._ended.values()):
             self._report(metrics, process, owner)
             self._forget(process.tgid)
         self._ended.clear()

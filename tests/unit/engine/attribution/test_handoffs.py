@@ -176,7 +176,7 @@ def test_a_process_that_ended_is_forgotten() -> None:
     threads.hold(0, 1, 7)
     threads.wake(10, 8, 7)
     threads.tick()
-    threads.made.forget_process(100)
+    threads.made.forget_processes({100})
     assert threads.owners(8, 15) == [0]
     threads.hold(50, 1, 7, begins=False)
     threads.tick()  # nothing is left of it to end

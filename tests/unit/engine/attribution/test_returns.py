@@ -257,7 +257,7 @@ def test_a_process_that_ended_is_forgotten() -> None:
     pool.give(120, 8, 1)
     pool.tick()
     assert pool.owners(8, 115) == [1]
-    pool.made.forget_process(100)
+    pool.made.forget_processes({100})
     assert pool.owners(8, 115) == [0]
 
 
