@@ -310,10 +310,11 @@ class _Worker:
         return max(time.monotonic() - self._began_s - (waited_s - self._before_s[1]), 0.0)
 
     def end(self, wait_s: float = 0.0) -> bool:
-        """Kill it; whether it has gone, for which this waits so long."""
+        """Kill it; whether it has gone, for which this waits so long. Idempotent."""
         self._connection.close()
-        with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        if self._pidfd >= 0:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
         return self.has_ended(wait_s)
 
     def has_ended(self, wait_s: float = 0.0) -> bool:

@@ -156,7 +156,9 @@ def test_memory_without_end_ends() -> None:
         assert ended(reader, "worker_died")
 
 
-def test_an_answer_of_another_type_is_none(reader: Reader) -> None:
+@pytest.mark.parametrize("worker_s", [10.0, 0.0], ids=["", "of a worker that has had its time"])
+def test_an_answer_of_another_type_is_none(reader: Reader, worker_s: float) -> None:
+    reader._worker_s = worker_s
     with pytest.raises(ReaderError):
         reader.ask(TENANT, questions.wrong)
     assert ended(reader, "worker_died")
