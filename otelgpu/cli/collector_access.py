@@ -73,24 +73,20 @@ def token_hint(status: int, *, secure: bool) -> str:
     return f"a bearer token is that of --token-file, else of the variable {TOKEN}"
 
 
-_file: Final = click.Path(exists=True, dir_okay=False)
 _options = option_group(
     "Asking https://",
     click.option(
         "--ca-file",
         "certificate",
         metavar="FILE",
-        type=_file,
         help="Whose certificate a Collector has, in PEM (default: the system's authorities).",
     ),
-    click.option(
-        "--client-certificate", metavar="FILE", type=_file, help="Who asks, in PEM. Needs --client-key."
-    ),
-    click.option("--client-key", metavar="FILE", type=_file, help="Its key, without a passphrase."),
+    click.option("--client-certificate", metavar="FILE", help="Who asks, in PEM. Needs --client-key."),
+    click.option("--client-key", metavar="FILE", help="Its key, without a passphrase."),
     click.option(
         "--token-file",
         metavar="FILE",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        type=click.Path(path_type=Path),
         help=f"Who asks: a bearer token (default: the variable {TOKEN}).",
     ),
 )

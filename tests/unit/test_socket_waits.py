@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import socket
-import threading
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from otelgpu.cli.socket_waits import SocketWaits
+from otelgpu.cli.socket_waits import EVERY_S, SocketWaits
 from otelgpu.diagnose.stall.surroundings import SocketWait
 from tests.unit.processes.test_socket_peers import MINE, OTHER, OWN, THEIRS, Machine, row
 from tests.unit.test_stall_surroundings import process
@@ -66,22 +68,22 @@ def test_a_thread_that_stands_in_none_is_not_counted(machine: Machine, call: str
     assert waits.seen(MINE) == []
 
 
-def test_a_thread_of_this_program_is_seen_to_wait_for_its_peer() -> None:
-    """Looked at by a thread of its own; the peer is in the same process, which holds both ends."""
+READS = "import socket, sys; socket.create_connection(('127.0.0.1', int(sys.argv[1]))).recv(1)"
+
+
+def test_a_thread_of_another_program_is_seen_to_wait_for_this_one() -> None:
+    """Looked at by a thread of its own, as long as it takes."""
+    waits, end_s = SocketWaits(), time.monotonic() + 60
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        mine = socket.create_connection(listener.getsockname())
-        theirs, _ = listener.accept()
-        reading = threading.Thread(target=mine.recv, args=(1,))
-        reading.start()
-        waits = SocketWaits()
-        waits.start([threading.main_thread().native_id or 0])
-        time.sleep(1)
-        waits.stop()
-        theirs.send(b".")
-        reading.join()
-        (found,) = waits.seen(threading.main_thread().native_id or 0)
-        assert found.looks == found.all_looks >= 1
-        assert found.pid == threading.main_thread().native_id and not found.elsewhere
-        assert found.address == "{}:{}".format(*listener.getsockname())
-        mine.close()
-        theirs.close()
+        address = listener.getsockname()
+        with subprocess.Popen([sys.executable, "-S", "-c", READS, str(address[1])]) as program:
+            theirs, _ = listener.accept()
+            waits.start([program.pid])
+            while not waits._peers and time.monotonic() < end_s:
+                time.sleep(EVERY_S)
+            waits.stop()
+            theirs.close()
+    (found,) = waits.seen(program.pid)
+    assert found.looks == found.all_looks >= 1
+    assert (found.tid, found.pid, found.elsewhere) == (program.pid, os.getpid(), False)
+    assert found.address == "{}:{}".format(*address)
