@@ -10,7 +10,7 @@ import pytest
 
 from otelgpu.kernel import libbpf
 from otelgpu.kernel.uprobe_links import UprobeLinks
-from otelgpu.sources import live
+from otelgpu.sources import loading
 from tests.kernel.observing import Watch
 from tests.rig import missing_compiler
 
@@ -104,7 +104,7 @@ def test_kernels_without_links_of_many_probes_see_the_same(
     watch: Callable[..., Watch], program: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before Linux 6.6 each probe is a perf event of its own."""
-    for module in (libbpf, live):
+    for module in (libbpf, loading):
         monkeypatch.setattr(module, "uprobe_links", lambda: UprobeLinks.SINGLE)
     watching = watch()
     pid = run(watching, program)

@@ -24,7 +24,7 @@ from otelgpu.model.inputs import Batch
 from otelgpu.model.operations import Memory, OperationKind, Operations, concatenate
 from otelgpu.model.profiling import ProfileKind, ProfileSettings
 from otelgpu.model.samples import SampleKind, Samples, StackNamed, concatenated
-from otelgpu.sources import live
+from otelgpu.sources import loading
 from tests.kernel.observing import OTELGPU, Watch
 from tests.kernel.test_verbs_capture import mapped_providers, wait_for
 from tests.rig import (
@@ -162,7 +162,7 @@ def test_without_return_probes_stacks_are_those_of_the_calls_that_are_reported(
 def test_kernels_without_links_of_many_probes_take_the_same_stacks(
     taking: Taking, program: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (libbpf, live):
+    for module in (libbpf, loading):
         monkeypatch.setattr(module, "uprobe_links", lambda: UprobeLinks.SINGLE)
     taken = taking()
     taken.run(program)
