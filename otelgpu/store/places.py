@@ -28,7 +28,6 @@ _SEVERAL: Final = (
     "it, else by its hash"
 )
 
-
 UNNAMED: Final = "job"
 """Of a launcher that says ranks and names no job."""
 

@@ -42,9 +42,8 @@ class MemoryMetrics:
         self._resource_of = resource_of
         self._site_name = site_name
         self._owners: dict[int, Resource] = {}  # of the processes as they were reported last
-        self._ended: defaultdict[int, list[tuple[ProcessMemory, Resource]]] = defaultdict(
-            list
-        )  # by tgid those not reported yet, with what they were
+        # By tgid those not reported yet, with what they were.
+        self._ended: defaultdict[int, list[tuple[ProcessMemory, Resource]]] = defaultdict(list)
         self._sites: dict[tuple[int, str], set[str]] = {}  # tgid, metric → sites that have a series
         self._sums: Counter[tuple[int, str, int, int]] = (
             Counter()
